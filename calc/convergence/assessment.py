@@ -1,0 +1,247 @@
+"""Everything known about one run's batch, put together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from calc.catalog import published
+from calc.convergence import generalization, laws, learning_rate, noise_scale, tradeoff
+from calc.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# The scenario's tasks in the words of the published tables.
+_FAMILIES = {
+    "causal-lm": "causal-lm",
+    "masked-lm": "masked-lm",
+    "seq2seq-lm": "causal-lm",
+    "speech-seq2seq": "speech",
+    "image-classification": "image-classification",
+    "segmentation": "detection",
+    "diffusion": "diffusion",
+}
+_TEXT_TASKS = frozenset({"causal-lm", "seq2seq-lm"})
+# Tokens from which on a text run is pre-training rather than fine-tuning: the smallest run the laws were fitted on.
+_PRETRAINING_TOKENS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalBand:
+    """A critical batch ("2x" definition) as a band, in one unit, with where its ends come from."""
+
+    low: float
+    high: float
+    unit: str
+    sources: tuple[str, ...]
+    doubt: str
+
+
+def family_of(task: str, method: str) -> str:
+    """Name the kind of run in the published tables' words; adapters on a frozen model are their own kind."""
+    return "lora" if method in {"lora", "qlora"} else _FAMILIES.get(task, task)
+
+
+def band_from_laws(evaluated: Sequence[Mapping[str, Any]]) -> CriticalBand:
+    """Span the laws of the 2x definition, those outside their range only where none is inside."""
+    critical = [law for law in evaluated if law["definition"] == laws.Definition.CRITICAL_2X.value]
+    inside = [law for law in critical if not law["extrapolated"]]
+    used = inside or critical
+    batches = [law["batch_tokens"] for law in used]
+    doubt = "The laws agree within a factor of " + f"{max(batches) / min(batches):.1f}" if len(used) > 1 else "One law"
+    if not inside:
+        doubt += ", all outside the range they were fitted on"
+    return CriticalBand(min(batches), max(batches), "tokens", tuple(law["name"] for law in used), doubt + ".")
+
+
+def closest_task(family: str, dataset: str | None) -> dict[str, Any] | None:
+    """Find the measured task closest to the run: the named data set, else the largest of the same kind."""
+    rows = [row for row in published.critical_batches() if row["family"] == family]
+    if dataset:
+        wanted = generalization.plain_name(dataset)
+        named = [row for row in rows if generalization.plain_name(row["dataset"]) in wanted]
+        rows = named or rows
+    return max(rows, key=lambda row: float(row["critical_batch"][0]), default=None)
+
+
+def band_from_task(row: Mapping[str, Any], tokens_per_sample: int | None) -> CriticalBand:
+    """Turn a measured task into a band in samples: from the start of training to the average over the run."""
+    per_unit = row.get("tokens_per_unit", 0) / tokens_per_sample if tokens_per_sample else 0
+    scale = per_unit or 1.0
+    low, high = row["critical_batch"]
+    start = row.get("critical_batch_start", [None])[0]
+    doubt = f"Measured on {row['task']}, not on your run"
+    if start:
+        doubt += "; it grows during training, from the low end to the high end"
+    return CriticalBand(
+        scale * (start or low), scale * (high or low), "samples", (f"{row['task']} ({row['source']})",), doubt + "."
+    )
+
+
+def _number(value: float) -> str:
+    """Write a number the way a sentence needs it: two significant digits, thousands and millions named."""
+    for size, name in ((1e9, " billion"), (1e6, " million")):
+        if value >= size:
+            return f"{float(f'{value / size:.2g}'):g}{name}"
+    return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _percent_span(first: float, second: float) -> str:
+    low, high = sorted((round(100 * first), round(100 * second)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def verdict(batch: float, band: CriticalBand) -> str:
+    """Say in one sentence whether a larger batch still pays, with the doubt.
+
+    Parameters
+    ----------
+    batch : float
+        Batch per optimizer step, in the band's unit.
+    band : CriticalBand
+        Estimates of the critical batch.
+    """
+    steps = _percent_span(*(tradeoff.steps_saved_by_doubling(batch, b) for b in (band.low, band.high)))
+    examples = _percent_span(*(tradeoff.examples_added_by_doubling(batch, b) for b in (band.low, band.high)))
+    if 2 * batch <= band.low:
+        opening = "Yes, a larger batch is still worth it"
+    elif batch >= band.high:
+        opening = "No, the batch is already past the critical one"
+    else:
+        opening = "Perhaps: the batch is near the critical one"
+    span = (
+        f"about {_number(band.low)}"
+        if band.high < 1.05 * band.low
+        else f"between {_number(band.low)} and {_number(band.high)}"
+    )
+    return (
+        f"{opening}: twice {_number(batch)} {band.unit} would save {steps} of the steps for {examples} more data, if "
+        f"the critical batch lies {span} {band.unit} as estimated. {band.doubt}"
+    )
+
+
+def tradeoff_curve(band: CriticalBand, batch: float, points: int = 41) -> dict[str, Any]:
+    """Sample steps and examples against batch for both ends of the band, two decades around it, for the figure."""
+    low = math.log10(min(band.low, batch)) - 1
+    high = math.log10(max(band.high, batch)) + 1
+    batches = [10 ** (low + (high - low) * i / (points - 1)) for i in range(points)]
+    return {
+        "unit": band.unit,
+        "batch": batches,
+        "steps_factor_low": [tradeoff.steps_factor(b, band.low) for b in batches],
+        "steps_factor_high": [tradeoff.steps_factor(b, band.high) for b in batches],
+        "examples_factor_low": [tradeoff.examples_factor(b, band.high) for b in batches],
+        "examples_factor_high": [tradeoff.examples_factor(b, band.low) for b in batches],
+    }
+
+
+def _own_noise_scale(norms: Mapping[str, float]) -> dict[str, Any]:
+    keys = ("small_batch", "small_batch_norm", "large_batch", "large_batch_norm")
+    missing = [key for key in keys if key not in norms]
+    if missing:
+        raise ScenarioError("gradient_norms", f"give {', '.join(keys)}; {missing[0]} is missing")
+    found = noise_scale.from_gradient_norms(*(float(norms[key]) for key in keys))
+    return asdict(found) | {"unit": "samples", "source": noise_scale.SOURCE}
+
+
+def assess(
+    *,
+    task: str,
+    global_batch: int,
+    parameters: int,
+    optimizer: str,
+    method: str = "full",
+    tokens_per_sample: int | None = None,
+    samples: float | None = None,
+    dataset: str | None = None,
+    known_batch: float | None = None,
+    known_learning_rate: float | None = None,
+    gradient_norms: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Assess a run's batch: critical batch as a band, verdict, learning rate, updates, published points.
+
+    Parameters
+    ----------
+    task, method, optimizer : str
+        As in the scenario.
+    global_batch : int
+        Samples per optimizer step.
+    parameters : int
+        Parameters of the model.
+    tokens_per_sample : int, optional
+        Tokens of one sample, for text.
+    samples : float, optional
+        Samples of the whole run (epochs x data set, or tokens / tokens per sample).
+    dataset : str, optional
+        Data set's name, to find the closest published task.
+    known_batch, known_learning_rate : float, optional
+        A batch in samples and the rate that works at it.
+    gradient_norms : Mapping[str, float], optional
+        ``small_batch``, ``small_batch_norm``, ``large_batch``, ``large_batch_norm``, batches in samples.
+
+    Raises
+    ------
+    ScenarioError
+        Where the norms, the batch or the rate make no sense.
+    """
+    if global_batch < 1:
+        raise ScenarioError("global_batch", f"{global_batch} is not a batch: give a whole number of at least 1")
+    family = family_of(task, method)
+    tokens = samples * tokens_per_sample if samples and tokens_per_sample else None
+    pretraining = task in _TEXT_TASKS and family != "lora" and tokens is not None and tokens >= _PRETRAINING_TOKENS
+    evaluated = (
+        laws.evaluate(parameters, tokens, tokens_per_sample) if pretraining and tokens and tokens_per_sample else []
+    )
+
+    band, row = None, None
+    own = _own_noise_scale(gradient_norms) if gradient_norms else None
+    if own:
+        # Merrill et al. 2025 find the simple noise scale below the critical batch for language models, McCandlish
+        # within a factor of about two to three above it elsewhere.
+        value = own["noise_scale"]
+        doubt = (
+            "Your own noise scale at one moment of training: it grows as the loss falls, and stands in for the "
+            "critical batch only roughly."
+        )
+        band = CriticalBand(value, value, "samples", (noise_scale.SOURCE,), doubt)
+    elif evaluated:
+        band = band_from_laws(evaluated)
+    elif row := closest_task(family, dataset):
+        band = band_from_task(row, tokens_per_sample)
+
+    result: dict[str, Any] = {
+        "family": family,
+        "laws": evaluated,
+        "own_noise_scale": own,
+        "critical_batch": None,
+        "tradeoff": None,
+        "verdict": "No measured critical batch is close to this run: paste two gradient norms to find your own.",
+        "closest_task": row,
+        "tasks": published.critical_batches(),
+        "updates": generalization.updates(samples, global_batch) if samples else None,
+        "generalization": [series["id"] for series in generalization.nearest_series(family, dataset)],
+        "learning_rate": None,
+    }
+    noise_band = None
+    if band:
+        scale = tokens_per_sample if band.unit == "tokens" and tokens_per_sample else 1
+        batch = float(global_batch * scale)
+        noise_band = (band.low / scale, band.high / scale)
+        result |= {
+            "critical_batch": asdict(band)
+            | {"definition": laws.DEFINITION_TEXTS[laws.Definition.CRITICAL_2X], "batch": batch},
+            "tradeoff": {
+                "steps_factor": sorted(tradeoff.steps_factor(batch, b) for b in (band.low, band.high)),
+                "examples_factor": sorted(tradeoff.examples_factor(batch, b) for b in (band.low, band.high)),
+                "curve": tradeoff_curve(band, batch),
+                "source": tradeoff.SOURCE,
+            },
+            "verdict": verdict(batch, band),
+        }
+    if known_batch is not None and known_learning_rate is not None:
+        result["learning_rate"] = learning_rate.suggest(
+            optimizer, known_batch, known_learning_rate, global_batch, noise_band
+        )
+    return result

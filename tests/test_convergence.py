@@ -1,0 +1,262 @@
+"""Critical batch, learning rate and published points against the papers' own numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calc import convergence
+from calc.catalog import published
+from calc.convergence import generalization, laws, learning_rate, noise_scale, tradeoff
+from calc.errors import ScenarioError
+
+positive = st.floats(min_value=1e-3, max_value=1e9)
+
+
+class TestTradeoff:
+    def test_at_the_critical_batch_both_double(self) -> None:
+        assert tradeoff.steps_factor(15_000, 15_000) == 2
+        assert tradeoff.examples_factor(15_000, 15_000) == 2
+
+    def test_a_tenth_and_ten_times(self) -> None:
+        assert tradeoff.steps_factor(1, 10) == pytest.approx(11)
+        assert tradeoff.examples_factor(1, 10) == pytest.approx(1.1)
+        assert tradeoff.steps_factor(100, 10) == pytest.approx(1.1)
+        assert tradeoff.examples_factor(100, 10) == pytest.approx(11)
+
+    @pytest.mark.property
+    @given(positive, positive)
+    def test_the_papers_hyperbola(self, batch: float, critical: float) -> None:
+        steps, examples = tradeoff.steps_factor(batch, critical), tradeoff.examples_factor(batch, critical)
+        assert math.log(batch / critical) == pytest.approx(math.log((examples - 1) / (steps - 1)) / 2, abs=1e-4)
+
+    @pytest.mark.parametrize("run", published.steps_to_target(), ids=lambda run: run["model"])
+    def test_fits_of_zhangs_runs(self, run: dict[str, list[float]]) -> None:
+        row = next(r for r in published.critical_batches() if r["task"].startswith(f"C4 LM {run['model']} "))
+        fit = tradeoff.fit_tradeoff(run["batch_tokens"], run["steps"])
+        assert fit.fewest_steps == pytest.approx(row["fewest_steps"], rel=0.01)
+        assert fit.critical_batch == pytest.approx(row["critical_batch"][0], rel=0.01)
+        assert fit.rms_log_error < 0.08
+
+    def test_one_batch_gives_no_fit(self) -> None:
+        with pytest.raises(ScenarioError, match="two runs"):
+            tradeoff.fit_tradeoff([64, 64], [100, 100])
+
+
+class TestNoiseScale:
+    @pytest.mark.property
+    @given(st.floats(0.01, 100), st.floats(0.01, 1e4), st.integers(1, 512), st.integers(2, 64))
+    def test_recovers_the_parts_it_was_made_from(self, norm: float, trace: float, small: int, ratio: int) -> None:
+        large = small * ratio
+        found = noise_scale.from_gradient_norms(
+            small, math.sqrt(norm**2 + trace / small), large, math.sqrt(norm**2 + trace / large)
+        )
+        assert found.noise_trace == pytest.approx(trace, rel=1e-3, abs=1e-6 * norm**2 * large)
+        assert found.gradient_norm_squared == pytest.approx(norm**2, rel=1e-3, abs=1e-6 * trace)
+
+    @pytest.mark.parametrize(
+        ("norms", "message"),
+        [
+            ((64, 1.0, 8, 2.0), "smaller one first"),
+            ((8, -1.0, 64, 2.0), "positive"),
+            ((8, 1.0, 64, 2.0), "smaller norm"),
+            ((8, 8.0, 64, 2.0), "noise alone"),
+        ],
+    )
+    def test_impossible_norms_say_what_to_do(self, norms: tuple[float, float, float, float], message: str) -> None:
+        with pytest.raises(ScenarioError, match=message):
+            noise_scale.from_gradient_norms(*norms)
+
+
+class TestLaws:
+    # Million tokens: Kaplan, DeepSeek, Step Law, Zhang, Power Lines optimal and critical.
+    @pytest.mark.parametrize(
+        ("parameters", "tokens", "expected"),
+        [
+            (125e6, 2.5e9, (1.53, 0.28, 0.14, 0.46, 0.25, 2.12)),
+            (1e9, 20e9, (3.25, 1.08, 0.44, 1.23, 0.55, 5.54)),
+            (7e9, 140e9, (6.57, 3.86, 1.34, 3.08, 1.16, 13.6)),
+            (70e9, 1.4e12, (15.1, 17.4, 5.01, 9.08, 2.81, 39.4)),
+            (7e9, 2e12, (6.57, 9.20, 6.14, 10.7, 3.22, 46.5)),
+            (8e9, 15e12, (6.89, 18.6, 19.4, 27.7, 6.97, 118)),
+        ],
+    )
+    def test_worked_examples(self, parameters: float, tokens: float, expected: tuple[float, ...]) -> None:
+        found = {law["id"]: law["batch_tokens"] / 1e6 for law in laws.evaluate(parameters, tokens, 1)}
+        ids = (
+            "kaplan-2020",
+            "deepseek-2024",
+            "step-law-2025",
+            "zhang-2024",
+            "power-lines-optimal",
+            "power-lines-critical",
+        )
+        for law, value in zip(ids, expected, strict=True):
+            assert found[law] == pytest.approx(value, rel=0.005, abs=0.006)
+
+    def test_deepseek_7b_as_the_authors_trained_it(self) -> None:
+        operations = laws.training_operations(7e9, 2e12)
+        assert laws.deepseek_optimal_batch(operations) == pytest.approx(9.20e6, rel=0.001)
+        assert laws.deepseek_optimal_batch(operations) == pytest.approx(2304 * 4096, rel=0.03)
+        assert laws.deepseek_optimal_learning_rate(operations) == pytest.approx(4.2e-4, rel=0.02)
+
+    def test_step_law_1b(self) -> None:
+        assert laws.step_law_optimal_batch(20e9) == pytest.approx(0.44e6, rel=0.01)
+        assert laws.step_law_optimal_learning_rate(1e9, 20e9) == pytest.approx(1.00e-3, rel=0.01)
+
+    @pytest.mark.parametrize(
+        ("tokens", "measured"), [(1.74e9, 745), (3.07e9, 955), (6.14e9, 1394), (12.3e9, 1889), (24.6e9, 2533)]
+    )
+    def test_zhang_against_the_papers_own_points(self, tokens: float, measured: float) -> None:
+        assert laws.zhang_critical_sequences_of_data(tokens) == pytest.approx(measured, rel=0.06)
+
+    def test_zhang_of_1_74_billion(self) -> None:
+        assert laws.zhang_critical_sequences_of_data(1.74e9) == pytest.approx(764.0, rel=0.001)
+
+    @pytest.mark.parametrize(("parameters", "measured"), [(85e6, 745), (302e6, 1394), (1.2e9, 2533)])
+    def test_zhang_by_size(self, parameters: float, measured: float) -> None:
+        assert laws.zhang_critical_sequences_of_size(parameters) == pytest.approx(measured, rel=0.05)
+
+    @pytest.mark.parametrize(("tokens", "ratio"), [(1.74e9, 1.60), (3.07e9, 1.40), (6.14e9, 1.16), (12.3e9, 1.09)])
+    def test_power_lines_beside_zhangs_data(self, tokens: float, ratio: float) -> None:
+        ours = {1.74e9: 1.12e6, 3.07e9: 1.66e6, 6.14e9: 2.78e6, 12.3e9: 4.05e6}[tokens]
+        assert laws.power_lines_critical_sequences(tokens) * 2048 / ours == pytest.approx(ratio, abs=0.01)
+
+    def test_outside_its_data_a_law_says_so(self) -> None:
+        assert all(law["extrapolated"] for law in laws.evaluate(70e9, 15e12, 4096))
+        zhang = next(law for law in laws.LAWS if law.id == "zhang-2024")
+        assert not zhang.is_extrapolated(302e6, 6.14e9)
+
+
+class TestLearningRate:
+    def test_goyals_8192(self) -> None:
+        assert learning_rate.linear(0.1, 8192 / 256) == pytest.approx(3.2)
+
+    def test_malladis_example(self) -> None:
+        moved = learning_rate.adam_sde(learning_rate.AdamSettings(1e-3), 16)
+        assert moved.settings.learning_rate == pytest.approx(4e-3)
+        assert moved.settings.beta2 == pytest.approx(0.984)
+        assert moved.settings.epsilon == pytest.approx(2.5e-9)
+        assert moved.kept == ("beta1",)
+        assert moved.settings.beta1 == 0.9
+
+    def test_surge_peaks_at_the_noise_scale(self) -> None:
+        assert learning_rate.surge(1000, 1000) == pytest.approx(1)
+        assert learning_rate.surge(4000, 1000) == pytest.approx(0.8)
+
+    def test_saturating_fit_of_cifar10(self) -> None:
+        # The best rate tried at each batch (hysts) is close to 2 / (1 + 417 / B).
+        best = {32: 0.1, 64: 0.4, 128: 0.4, 256: 0.8, 512: 1.2, 1024: 1.6, 2048: 1.6, 4096: 1.6}
+        for batch, rate in best.items():
+            assert 0.5 < learning_rate.saturating(batch, 417, 2.0) / rate < 2
+
+    def test_noise_is_what_the_linear_rule_keeps(self) -> None:
+        assert learning_rate.sgd_noise(0.1, 256, 1.28e6, 0.9) == pytest.approx(
+            learning_rate.sgd_noise(3.2, 8192, 1.28e6, 0.9)
+        )
+
+    def test_weight_decay_follows_the_batch(self) -> None:
+        one = learning_rate.weight_decay_timescale(1e6, 1e-3, 0.1, 1e11)
+        assert learning_rate.weight_decay_timescale(2e6, 1e-3, 0.2, 1e11) == pytest.approx(one)
+
+    def test_sgd_below_and_above_the_noise_scale(self) -> None:
+        below = learning_rate.suggest("sgd-momentum", 256, 0.1, 1024, (15_000, 30_000))
+        assert below["rule"] == "linear"
+        assert below["applies"]
+        assert below["learning_rate"] == pytest.approx(0.4)
+        assert below["low"] < 0.4 <= below["high"]
+        above = learning_rate.suggest("sgd", 256, 0.1, 65_536, (1000, 15_000))
+        assert not above["applies"]
+        assert above["high"] < 0.1 * 65_536 / 256
+
+    def test_adam_takes_the_root(self) -> None:
+        found = learning_rate.suggest("adamw", 64, 1e-4, 256)
+        assert found["rule"] == "square root"
+        assert found["learning_rate"] == pytest.approx(2e-4)
+        assert found["adam"]["kept"] == []
+
+    def test_a_rate_must_be_positive(self) -> None:
+        with pytest.raises(ScenarioError) as caught:
+            learning_rate.suggest("adamw", 64, 0.0, 128)
+        assert caught.value.field == "known_learning_rate"
+
+
+class TestGeneralization:
+    def test_updates_at_fixed_epochs(self) -> None:
+        assert generalization.updates(90 * 1_281_167, 8192) == pytest.approx(14_075, rel=0.001)
+
+    def test_points_as_published(self) -> None:
+        series = {s["id"]: {p["batch"]: p["value"] for p in s["points"]} for s in published.generalization()}
+        assert series["cifar10-linear-200"][4096] == 10.57
+        assert series["cifar10-linear-800"][4096] == 8.14
+        assert series["imagenet-goyal"] == {256: 23.6, 8192: 23.74}
+        assert series["caffenet-unscaled"][1024] == 41.9
+        assert series["keskar-c3"] == {256: 49.58, 5000: 46.45}
+
+    def test_every_series_says_what_was_tuned_and_where_it_is_from(self) -> None:
+        for series in published.generalization():
+            assert series["retuned"]
+            assert series["budget"]
+            assert series["source"]
+            assert series["points"]
+
+    def test_nearest(self) -> None:
+        assert [s["id"] for s in generalization.nearest_series("image-classification", "CIFAR10")][0].startswith(
+            "cifar10"
+        )
+        assert generalization.nearest_series("speech-to-nothing") == []
+
+
+class TestAssess:
+    def test_pretraining_gives_a_band_of_laws(self) -> None:
+        found = convergence.assess(
+            task="causal-lm",
+            global_batch=512,
+            parameters=1_000_000_000,
+            optimizer="adamw",
+            tokens_per_sample=2048,
+            samples=20e9 / 2048,
+        )
+        band = found["critical_batch"]
+        assert band["unit"] == "tokens"
+        assert band["low"] == pytest.approx(3.25e6, rel=0.01)
+        assert band["high"] == pytest.approx(5.54e6, rel=0.01)
+        assert found["verdict"].startswith("Yes")
+        assert found["updates"] == pytest.approx(20e9 / 2048 / 512)
+
+    def test_adapters_have_a_tiny_critical_batch(self) -> None:
+        found = convergence.assess(
+            task="causal-lm", global_batch=128, parameters=7_000_000_000, optimizer="adamw", method="lora",
+            tokens_per_sample=8192,
+        )  # fmt: skip
+        assert found["critical_batch"]["low"] == 36
+        assert found["verdict"].startswith("No")
+
+    def test_imagenet_from_the_start_to_the_average(self) -> None:
+        found = convergence.assess(
+            task="image-classification", global_batch=4096, parameters=25_557_032, optimizer="sgd-momentum",
+            dataset="ImageNet", known_batch=256, known_learning_rate=0.1,
+        )  # fmt: skip
+        assert (found["critical_batch"]["low"], found["critical_batch"]["high"]) == (1000, 15_000)
+        assert found["verdict"].startswith("Perhaps")
+        assert found["learning_rate"]["learning_rate"] == pytest.approx(1.6)
+
+    def test_ones_own_noise_scale_comes_first(self) -> None:
+        norms = {"small_batch": 8, "small_batch_norm": 3.0, "large_batch": 64, "large_batch_norm": 1.5}
+        found = convergence.assess(
+            task="image-classification", global_batch=16, parameters=1, optimizer="adamw", gradient_norms=norms
+        )
+        assert found["critical_batch"]["low"] == pytest.approx(48)
+        with pytest.raises(ScenarioError, match="large_batch_norm is missing"):
+            convergence.assess(
+                task="image-classification", global_batch=16, parameters=1, optimizer="adamw",
+                gradient_norms={k: v for k, v in norms.items() if k != "large_batch_norm"},
+            )  # fmt: skip
+
+    def test_nothing_close_is_said(self) -> None:
+        found = convergence.assess(task="speech-seq2seq", global_batch=16, parameters=1, optimizer="adamw")
+        assert found["critical_batch"] is None
+        assert "two gradient norms" in found["verdict"]
