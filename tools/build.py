@@ -1,0 +1,156 @@
+"""Put the site together: our files, `calc` as one archive, the runtime, and the licences of what is not ours.
+
+Nothing here depends on the clock or the machine: the same sources give the same site, byte for byte. A file is
+written only where it changed, and what the sources no longer give is removed.
+"""
+
+import argparse
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.repack import packed
+
+ROOT = Path(__file__).resolve().parent.parent
+NODE_MODULES = ROOT / "node_modules"
+
+OWN_FILES = ("index.html", "main.py", "pyscript.toml", "sw.js", "manifest.webmanifest", "LICENSE")
+# Folders of our own, shipped as they are. `page` holds what main.py imports.
+OWN_FOLDERS = ("static", "page")
+
+MICROPYTHON = "@micropython/micropython-webassembly-pyscript"
+# Parts of PyScript that only its editor, terminal and game pages ask for.
+PYSCRIPT_UNUSED = (
+    "codemirror*",
+    "py-editor*",
+    "py-game*",
+    "py-terminal*",
+    "xterm*",
+    "pyodide_graph*",
+    "service-worker*",
+)
+LICENCE_IN_WHEEL = re.compile(r"(^|/)(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*$")
+
+# Where a package does not carry its licence: what it holds, and the texts in tools/licences.
+LICENCES_NOT_CARRIED = {
+    "pyodide": (
+        "Pyodide (https://github.com/pyodide/pyodide), with Python's standard library as tools/repack.py changes it",
+        ("MPL-2.0.txt", "Python.txt"),
+    ),
+    MICROPYTHON: ("MicroPython (https://github.com/micropython/micropython)", ("MicroPython.txt",)),
+}
+
+
+def ignored(path: Path) -> bool:
+    """Tell whether a file in our folders is no part of the site."""
+    return "__pycache__" in path.parts or path.name.startswith(".")
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder, sorted, so that every build sees the same order."""
+    yield from (path for path in sorted(folder.rglob("*")) if path.is_file() and not ignored(path))
+
+
+def own_files() -> Iterator[tuple[str, Path]]:
+    """Yield our own files: where they go in the site, and where they are."""
+    for name in OWN_FILES:
+        if (ROOT / name).exists():
+            yield name, ROOT / name
+    for folder in OWN_FOLDERS:
+        for path in files_in(ROOT / folder):
+            yield path.relative_to(ROOT).as_posix(), path
+
+
+def vendored_files(repacked: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the runtime's files and the libraries of the page: where they go in the site, and where they are."""
+    for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"):
+        yield f"vendor/pyodide/{name}", NODE_MODULES / "pyodide" / name
+    for path in files_in(repacked):
+        yield f"vendor/pyodide/{path.name}", path
+    for name in ("micropython.mjs", "micropython.wasm"):
+        yield f"vendor/micropython/{name}", NODE_MODULES / MICROPYTHON / name
+    for path in files_in(NODE_MODULES / "@pyscript/core/dist"):
+        if path.suffix != ".map" and not any(path.match(pattern) for pattern in PYSCRIPT_UNUSED):
+            yield f"vendor/pyscript/{path.name}", path
+    yield "vendor/pico/pico.min.css", NODE_MODULES / "@picocss/pico/css/pico.min.css"
+
+
+def installed_packages() -> Iterator[tuple[str, Path]]:
+    """Yield the npm packages that the page is made of: their names and folders."""
+    lock = json.loads((ROOT / "package-lock.json").read_text())
+    for path, package in sorted(lock["packages"].items()):
+        if path and not package.get("dev"):
+            yield path.removeprefix("node_modules/"), ROOT / path
+
+
+def notice(heading: str, texts: list[str]) -> bytes:
+    """Return a licence notice: what it is about, then the licences' texts."""
+    return ("\n\n".join([heading, *texts]).rstrip() + "\n").encode()
+
+
+def licences(wheels: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the licence notices of everything in the site that is not ours."""
+    for name, folder in installed_packages():
+        package = json.loads((folder / "package.json").read_text())
+        heading = f"{name} {package['version']}: {package.get('license', 'no licence named')}"
+        texts = [
+            path.read_text() for path in sorted(folder.iterdir()) if path.name.upper().startswith(("LICEN", "NOTICE"))
+        ]
+        if name in LICENCES_NOT_CARRIED:
+            about, names = LICENCES_NOT_CARRIED[name]
+            texts = [about, *((ROOT / "tools/licences" / text).read_text() for text in names)]
+        yield f"vendor/licences/{name.removeprefix('@').replace('/', '-')}.txt", notice(heading, texts)
+    for path in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(path) as wheel:
+            members = [name for name in sorted(wheel.namelist()) if LICENCE_IN_WHEEL.search(name)]
+            texts = [f"{name}\n\n{wheel.read(name).decode()}" for name in members]
+        yield f"vendor/licences/{path.name.partition('-')[0]}.txt", notice(path.name, texts)
+
+
+def calc_archive() -> bytes:
+    """Pack `calc` for the worker, as sources, so that an error in the page names its line."""
+    paths = files_in(ROOT / "calc")
+    return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
+
+
+def site(wheels: Path, repacked: Path) -> dict[str, bytes]:
+    """Return the whole site: the path of each file in it, and its content."""
+    # GitHub Pages leaves out files that begin with an underscore unless this file is there.
+    files = {".nojekyll": b"", "calc.zip": calc_archive()}
+    files.update((name, path.read_bytes()) for name, path in own_files())
+    files.update((name, path.read_bytes()) for name, path in vendored_files(repacked))
+    files.update(licences(wheels))
+    return files
+
+
+def write_site(files: dict[str, bytes], folder: Path) -> None:
+    """Make the folder hold these files and no others, writing only what changed."""
+    for name, content in files.items():
+        path = folder / name
+        if not (path.is_file() and path.read_bytes() == content):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+
+
+def main() -> None:
+    """Build the site."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheels", type=Path, help="the verified official wheels, for their licences")
+    parser.add_argument("repacked", type=Path, help="the runtime as tools/repack.py made it")
+    parser.add_argument("site", type=Path, help="where the site goes")
+    arguments = parser.parse_args()
+    files = site(arguments.wheels, arguments.repacked)
+    write_site(files, arguments.site)
+    print(f"{arguments.site}: {len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

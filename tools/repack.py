@@ -1,0 +1,152 @@
+"""Repack the Python runtime for the page: compiled, without what no page needs, the same bytes from the same input.
+
+Run in the Python that will run the result, Pyodide's, since byte code fits one version of Python alone.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import io
+import json
+import marshal
+import zipfile
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+# Docstrings and assertions are left out: they are a third of the byte code, and nobody reads them in a worker.
+OPTIMIZATION = 2
+# The earliest date that a zip file can name, so that no build depends on the clock.
+DATE = (1980, 1, 1, 0, 0, 0)
+
+# What a page that draws line charts never opens. Patterns match whole paths inside the archives.
+UNUSED = (
+    "*.pyi",
+    "*.a",
+    "*.pxd",
+    "*.h",
+    "*.npymath.ini",
+    "*/tests/*",
+    "*/testing/*.png",
+    "dateutil/zoneinfo/*.tar.gz",
+    "matplotlib/backends/_tkagg.*",
+    "matplotlib/backends/qt_editor/*",
+    "matplotlib/backends/web_backend/*",
+    "matplotlib/mpl-data/fonts/afm/*",
+    "matplotlib/mpl-data/fonts/pdfcorefonts/*",
+    "matplotlib/mpl-data/images/*",
+    "matplotlib/mpl-data/plot_directive/*",
+    "matplotlib/mpl-data/sample_data/*",
+    "matplotlib/sphinxext/*",
+    "mpl_toolkits/*",
+    "numpy/_core/include/*",
+    "numpy/_pyinstaller/*",
+    "numpy/f2py/*",
+    "PIL/_imagingft.*",
+    "PIL/_imagingtk.*",
+    "PIL/_webp.*",
+    "packaging/licenses/*",
+    "pyparsing/ai/*",
+    "pyparsing/diagram/*",
+    # Of the standard library: what talks to a terminal, a mail server, a process.
+    "_pyrepl/*",
+    "doctest.py",
+    "ensurepip/*",
+    "idlelib/*",
+    "imaplib.py",
+    "mailbox.py",
+    "pdb.py",
+    "poplib.py",
+    "pydoc_data/*",
+    "smtplib.py",
+    "turtle.py",
+    "wsgiref/*",
+    "xmlrpc/*",
+)
+# DejaVu Sans draws the labels, its companions and the TeX symbols the formulas in them.
+FONTS_FOLDER = "matplotlib/mpl-data/fonts/ttf/"
+FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSans-Oblique.ttf", "DejaVuSansDisplay.ttf", "cmex10.ttf")
+FONT_LIST = "matplotlib/fontlist.json"
+
+
+def wanted(name: str) -> bool:
+    """Tell whether the page may need this member of an archive."""
+    if name.startswith(FONTS_FOLDER) and name.endswith(".ttf"):
+        return name.removeprefix(FONTS_FOLDER) in FONTS
+    return not name.endswith("/") and not any(fnmatch(name, pattern) for pattern in UNUSED)
+
+
+def compile_module(source: bytes, name: str) -> bytes:
+    """Return the content of a `.pyc` file for a module's source, one that Python loads without looking at a source."""
+    code = compile(source, name, "exec", dont_inherit=True, optimize=OPTIMIZATION)
+    unchecked_hash = (0b01).to_bytes(4, "little") + importlib.util.source_hash(source)
+    return importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)
+
+
+def shipped_fonts(font_list: bytes) -> bytes:
+    """Return matplotlib's list of fonts with only those that are shipped, so that it is not rebuilt at every start."""
+    fonts = json.loads(font_list)
+    fonts["afmlist"] = []
+    fonts["ttflist"] = [font for font in fonts["ttflist"] if font["fname"].rpartition("/")[2] in FONTS]
+    return json.dumps(fonts).encode()
+
+
+def repacked(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
+    """Yield the members of the repacked archive, in order of their names."""
+    for name in sorted(archive.namelist()):
+        if not wanted(name) or name.endswith(".dist-info/RECORD"):
+            continue
+        content = archive.read(name)
+        if name.endswith(".py"):
+            yield name + "c", compile_module(content, name)
+        elif name == FONT_LIST:
+            yield name, shipped_fonts(content)
+        else:
+            yield name, content
+
+
+def packed(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return a zip file with these members, with fixed dates and modes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members:
+            member = zipfile.ZipInfo(name, DATE)
+            member.external_attr = 0o100644 << 16
+            archive.writestr(member, content, zipfile.ZIP_DEFLATED, compresslevel=9)
+    return buffer.getvalue()
+
+
+def pruned_lock(lock: dict[str, Any], hashes: dict[str, str]) -> dict[str, Any]:
+    """Return Pyodide's lock with the shipped wheels alone, and their new hashes."""
+    shipped = {name: package for name, package in lock["packages"].items() if package["file_name"] in hashes}
+    for package in shipped.values():
+        package["sha256"] = hashes[package["file_name"]]
+        package["depends"] = [name for name in package["depends"] if name in shipped]
+    return {"info": lock["info"], "packages": shipped}
+
+
+def main() -> None:
+    """Repack the standard library and the wheels, and write the lock that names them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pyodide", type=Path, help="the installed npm package")
+    parser.add_argument("wheels", type=Path, help="the verified official wheels")
+    parser.add_argument("out", type=Path, help="where the repacked files go")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(arguments.pyodide / "python_stdlib.zip") as archive:
+        (out / "python_stdlib.zip").write_bytes(packed(repacked(archive)))
+    hashes = {}
+    for wheel in sorted(arguments.wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            content = packed(repacked(archive))
+        (out / wheel.name).write_bytes(content)
+        hashes[wheel.name] = hashlib.sha256(content).hexdigest()
+        print(f"{wheel.name}: {wheel.stat().st_size} -> {len(content)} bytes")
+    lock = json.loads((arguments.pyodide / "pyodide-lock.json").read_text())
+    (out / "pyodide-lock.json").write_text(json.dumps(pruned_lock(lock, hashes), indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
