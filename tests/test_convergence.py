@@ -204,9 +204,8 @@ class TestGeneralization:
             assert series["points"]
 
     def test_nearest(self) -> None:
-        assert [s["id"] for s in generalization.nearest_series("image-classification", "CIFAR10")][0].startswith(
-            "cifar10"
-        )
+        first = generalization.nearest_series("image-classification", "CIFAR10")[0]
+        assert first["id"].startswith("cifar10")
         assert generalization.nearest_series("speech-to-nothing") == []
 
 
@@ -233,7 +232,30 @@ class TestAssess:
             tokens_per_sample=8192,
         )  # fmt: skip
         assert found["critical_batch"]["low"] == 36
+        assert found["critical_batch"]["high"] == 36
         assert found["verdict"].startswith("No")
+
+    def test_adapters_on_shorter_samples_count_samples_or_tokens(self) -> None:
+        found = convergence.assess(
+            task="causal-lm", global_batch=128, parameters=7_000_000_000, optimizer="adamw", method="qlora",
+            tokens_per_sample=1024,
+        )  # fmt: skip
+        assert (found["critical_batch"]["low"], found["critical_batch"]["high"]) == (36, 36 * 8)
+
+    def test_a_short_run_is_fine_tuning(self) -> None:
+        found = convergence.assess(
+            task="causal-lm", global_batch=16, parameters=7_000_000_000, optimizer="adamw", tokens_per_sample=1024,
+            samples=50_000,
+        )  # fmt: skip
+        assert found["laws"] == []
+        assert "LoRA" in found["closest_task"]["task"]
+
+    def test_without_a_length_the_assumption_is_said(self) -> None:
+        found = convergence.assess(
+            task="causal-lm", global_batch=16, parameters=124_000_000, optimizer="adamw", tokens_per_sample=1024
+        )
+        assert found["assumed_tokens"] == 20 * 124_000_000
+        assert "20 tokens a parameter" in found["verdict"]
 
     def test_imagenet_from_the_start_to_the_average(self) -> None:
         found = convergence.assess(

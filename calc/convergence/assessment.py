@@ -26,6 +26,8 @@ _FAMILIES = {
 _TEXT_TASKS = frozenset({"causal-lm", "seq2seq-lm"})
 # Tokens from which on a text run is pre-training rather than fine-tuning: the smallest run the laws were fitted on.
 _PRETRAINING_TOKENS = 1e9
+# Compute-optimal training length where the user names none: Hoffmann et al. 2022, arXiv:2203.15556.
+_TOKENS_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,16 @@ def family_of(task: str, method: str) -> str:
     return "lora" if method in {"lora", "qlora"} else _FAMILIES.get(task, task)
 
 
-def band_from_laws(evaluated: Sequence[Mapping[str, Any]]) -> CriticalBand:
+def band_from_noise_scale(value: float) -> CriticalBand:
+    """Take one's own noise scale, in samples, for the critical batch."""
+    doubt = (
+        "Your own noise scale at one moment of training: it grows as the loss falls, and stands in for the critical "
+        "batch only roughly."
+    )
+    return CriticalBand(value, value, "samples", (noise_scale.SOURCE,), doubt)
+
+
+def band_from_laws(evaluated: Sequence[Mapping[str, Any]], assumed_tokens: float | None = None) -> CriticalBand:
     """Span the laws of the 2x definition, those outside their range only where none is inside."""
     critical = [law for law in evaluated if law["definition"] == laws.Definition.CRITICAL_2X.value]
     inside = [law for law in critical if not law["extrapolated"]]
@@ -53,6 +64,8 @@ def band_from_laws(evaluated: Sequence[Mapping[str, Any]]) -> CriticalBand:
     doubt = "The laws agree within a factor of " + f"{max(batches) / min(batches):.1f}" if len(used) > 1 else "One law"
     if not inside:
         doubt += ", all outside the range they were fitted on"
+    if assumed_tokens:
+        doubt += f". No length of the run is given: {_TOKENS_PER_PARAMETER} tokens a parameter are assumed"
     return CriticalBand(min(batches), max(batches), "tokens", tuple(law["name"] for law in used), doubt + ".")
 
 
@@ -67,25 +80,36 @@ def closest_task(family: str, dataset: str | None) -> dict[str, Any] | None:
 
 
 def band_from_task(row: Mapping[str, Any], tokens_per_sample: int | None) -> CriticalBand:
-    """Turn a measured task into a band in samples: from the start of training to the average over the run."""
-    per_unit = row.get("tokens_per_unit", 0) / tokens_per_sample if tokens_per_sample else 0
-    scale = per_unit or 1.0
+    """Turn a measured task into a band in samples: from the start of training to the average over the run.
+
+    Where samples there had another length than here, whether samples or tokens count is not known: both are spanned.
+    """
     low, high = row["critical_batch"]
     start = row.get("critical_batch_start", [None])[0]
     doubt = f"Measured on {row['task']}, not on your run"
     if start:
         doubt += "; it grows during training, from the low end to the high end"
+    readings = [1.0]
+    if tokens_per_sample and row["unit"] == "tokens":
+        readings = [1 / tokens_per_sample]
+    elif tokens_per_sample and row.get("tokens_per_unit", tokens_per_sample) != tokens_per_sample:
+        readings.append(row["tokens_per_unit"] / tokens_per_sample)
+        doubt += "; the span counts samples as samples and by their tokens"
     return CriticalBand(
-        scale * (start or low), scale * (high or low), "samples", (f"{row['task']} ({row['source']})",), doubt + "."
+        min(readings) * (start or low),
+        max(readings) * (high or low),
+        "samples",
+        (f"{row['task']} ({row['source']})",),
+        doubt + ".",
     )
 
 
 def _number(value: float) -> str:
-    """Write a number the way a sentence needs it: two significant digits, thousands and millions named."""
+    """Write a number the way a sentence needs it: exact where short, else two digits and the millions named."""
     for size, name in ((1e9, " billion"), (1e6, " million")):
         if value >= size:
             return f"{float(f'{value / size:.2g}'):g}{name}"
-    return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _percent_span(first: float, second: float) -> str:
@@ -146,6 +170,20 @@ def _own_noise_scale(norms: Mapping[str, float]) -> dict[str, Any]:
     return asdict(found) | {"unit": "samples", "source": noise_scale.SOURCE}
 
 
+def _laws_of_run(
+    task: str, family: str, parameters: int, tokens_per_sample: int | None, samples: float | None
+) -> tuple[str, list[dict[str, Any]], float | None]:
+    """Return the kind of run, the laws where it is pre-training, and the tokens assumed where no length is given."""
+    if task not in _TEXT_TASKS or family == "lora" or not tokens_per_sample:
+        return family, [], None
+    assumed_tokens = _TOKENS_PER_PARAMETER * parameters if samples is None else None
+    tokens = assumed_tokens or (samples or 0) * tokens_per_sample
+    if tokens < _PRETRAINING_TOKENS:
+        # The only fine-tuning run among the measured ones is one of adapters.
+        return "lora", [], assumed_tokens
+    return family, laws.evaluate(parameters, tokens, tokens_per_sample), assumed_tokens
+
+
 def assess(
     *,
     task: str,
@@ -188,32 +226,23 @@ def assess(
     """
     if global_batch < 1:
         raise ScenarioError("global_batch", f"{global_batch} is not a batch: give a whole number of at least 1")
-    family = family_of(task, method)
-    tokens = samples * tokens_per_sample if samples and tokens_per_sample else None
-    pretraining = task in _TEXT_TASKS and family != "lora" and tokens is not None and tokens >= _PRETRAINING_TOKENS
-    evaluated = (
-        laws.evaluate(parameters, tokens, tokens_per_sample) if pretraining and tokens and tokens_per_sample else []
+    family, evaluated, assumed_tokens = _laws_of_run(
+        task, family_of(task, method), parameters, tokens_per_sample, samples
     )
-
-    band, row = None, None
     own = _own_noise_scale(gradient_norms) if gradient_norms else None
+    row = None if own or evaluated else closest_task(family, dataset)
+    band = None
     if own:
-        # Merrill et al. 2025 find the simple noise scale below the critical batch for language models, McCandlish
-        # within a factor of about two to three above it elsewhere.
-        value = own["noise_scale"]
-        doubt = (
-            "Your own noise scale at one moment of training: it grows as the loss falls, and stands in for the "
-            "critical batch only roughly."
-        )
-        band = CriticalBand(value, value, "samples", (noise_scale.SOURCE,), doubt)
+        band = band_from_noise_scale(own["noise_scale"])
     elif evaluated:
-        band = band_from_laws(evaluated)
-    elif row := closest_task(family, dataset):
+        band = band_from_laws(evaluated, assumed_tokens)
+    elif row:
         band = band_from_task(row, tokens_per_sample)
 
     result: dict[str, Any] = {
         "family": family,
         "laws": evaluated,
+        "assumed_tokens": assumed_tokens,
         "own_noise_scale": own,
         "critical_batch": None,
         "tradeoff": None,

@@ -53,7 +53,7 @@ def zhang_critical_sequences_of_data(tokens: float) -> float:
     Source: Zhang et al. 2024, arXiv:2410.21676, authors' notebook. D in millions of tokens reproduces their points.
 
     >>> round(zhang_critical_sequences_of_data(1.74e9), 1)
-    764.2
+    764.0
     """
     return float(22.91 * (tokens / 1e6) ** 0.47)
 
