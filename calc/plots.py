@@ -1,0 +1,331 @@
+"""The figures: matplotlib drawings as SVG with real text and colours that the page's themes set.
+
+Each figure is one function that fills an axes from the result and its curves, and says what it shows in words and as
+a table. No pyplot, so that nothing is kept between figures; no clock and no random ids, so that the same scenario
+gives the same text.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from calc.evaluation import curves, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+GIB: Final = 2**30
+DOTS_PER_INCH: Final = 96
+
+PHASE_LABELS: Final = {"forward": "Forward", "backward": "Backward", "step": "Optimizer step"}
+PHASE_DASHES: Final = {"forward": (0, (4, 2)), "backward": "solid", "step": (0, (1, 1.5))}
+PARTS: Final = (
+    "weights",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "logits_and_loss",
+    "casts",
+    "temporaries",
+    "workspace",
+)
+
+# Colours are names of the page's CSS variables; matplotlib draws each as a colour of its own that nothing else has.
+THEME: Final = {
+    name: f"#{0xA10000 + 0x0107 * place:06x}"
+    for place, name in enumerate(
+        ("ink", "muted", "grid", "paper", "accent", "over", "phase-forward", "phase-backward", "phase-step")
+        + tuple(f"part-{part.replace('_', '-')}" for part in PARTS),
+        start=1,
+    )
+}
+
+STYLE: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "batch-size-optimizer",
+    "font.size": 9.75,
+    "axes.edgecolor": THEME["muted"],
+    "axes.labelcolor": THEME["ink"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": THEME["grid"],
+    "grid.linewidth": 0.7,
+    "text.color": THEME["ink"],
+    "xtick.color": THEME["muted"],
+    "ytick.color": THEME["muted"],
+    "xtick.labelcolor": THEME["ink"],
+    "ytick.labelcolor": THEME["ink"],
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a figure says: its title, one or two sentences, and the table behind it."""
+
+    title: str
+    text: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def _gib(size_bytes: float) -> float:
+    return size_bytes / GIB
+
+
+def _gib_text(size_bytes: float) -> str:
+    return f"{_gib(size_bytes):,.2f}"
+
+
+def _limit_line(axes: Axes, limit_bytes: int, *, vertical: bool = False) -> None:
+    """Mark what the card leaves to the allocator."""
+    limit = _gib(limit_bytes)
+    draw = axes.axvline if vertical else axes.axhline
+    draw(limit, color=THEME["over"], linewidth=1.4, dashes=(6, 3))
+
+
+def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
+    """Peak memory of each phase against micro-batch, with the card's limit and the band of what fits."""
+    memory = data["memory"]
+    sizes, limit = memory["micro_batch"], memory["limit_bytes"]
+    for phase in ("forward", "backward", "step"):
+        axes.plot(
+            sizes,
+            [_gib(size) for size in memory[f"{phase}_bytes"]],
+            color=THEME[f"phase-{phase}"],
+            linestyle=PHASE_DASHES[phase],
+            label=PHASE_LABELS[phase],
+        )
+    axes.plot(sizes, [_gib(size) for size in memory["reserved_bytes"]], color=THEME["ink"], linewidth=1, label="Reserved")
+    _limit_line(axes, limit)
+    axes.annotate(
+        "usable", (0, _gib(limit)), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=THEME["over"]
+    )
+    safe, optimistic = result.get("max_micro_batch_safe"), result.get("max_micro_batch_optimistic")
+    if safe is not None and optimistic is not None:
+        axes.axvspan(safe, optimistic + 1e-9, color=THEME["accent"], alpha=0.15, linewidth=0)
+    chosen = result["micro_batch"]
+    axes.plot(
+        [chosen], [_gib(result["memory"]["peak_reserved_bytes"])], "o", color=THEME["accent"], markersize=7, label="Chosen", zorder=5
+    )
+    axes.set_xlabel("Micro-batch (samples)")
+    axes.set_ylabel("Peak memory (GiB)")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.9), handlelength=2.6)
+    return Words(
+        title="Memory against micro-batch",
+        text=(
+            f"Peak of each phase as the micro-batch grows. {_gib_text(limit)} GiB can be used; "
+            f"{result['max_micro_batch']} samples fit."
+        ),
+        columns=("Micro-batch", "Forward (GiB)", "Backward (GiB)", "Optimizer step (GiB)", "Reserved (GiB)"),
+        rows=[
+            (size, *map(_gib_text, peaks))
+            for size, *peaks in zip(
+                sizes,
+                memory["forward_bytes"],
+                memory["backward_bytes"],
+                memory["step_bytes"],
+                memory["reserved_bytes"],
+                strict=True,
+            )
+        ],
+    )
+
+
+def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
+    """Draw what memory holds at the peak of the chosen micro-batch, part by part."""
+    del data
+    parts = [part for part in result["memory"]["components"] if part["bytes"]]
+    for place, part in enumerate(parts):
+        family = part["id"].split(".")[0]
+        axes.barh(
+            place,
+            _gib(part["bytes"]),
+            height=0.68,
+            color=THEME[f"part-{family.replace('_', '-')}"],
+            edgecolor=THEME["ink"],
+            linewidth=0.6,
+        )
+        axes.annotate(_gib_text(part["bytes"]), (_gib(part["bytes"]), place), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(parts)), [part["label"] for part in parts])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.14)
+    axes.set_xlabel("GiB at the peak")
+    largest = max(parts, key=lambda part: int(part["bytes"]))
+    total = result["memory"]["peak_allocated_bytes"]
+    return Words(
+        title=f"Memory at micro-batch {result['micro_batch']}, part by part",
+        text=f"{largest['label']} takes most: {largest['bytes'] / total:.0%} of the {_gib_text(total)} GiB at the peak.",
+        columns=("Part", "GiB", "Share"),
+        rows=[(part["label"], _gib_text(part["bytes"]), f"{part['bytes'] / total:.1%}") for part in parts],
+    )
+
+
+def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
+    """Samples a second against micro-batch."""
+    throughput = data["throughput"]
+    sizes, rates = throughput["micro_batch"], throughput["samples_per_second"]
+    axes.plot(sizes, rates, color=THEME["accent"], marker="o", markersize=3.5)
+    chosen = result["micro_batch"]
+    axes.axvline(chosen, color=THEME["muted"], linewidth=1, dashes=(2, 2))
+    axes.set_xlabel("Micro-batch (samples)")
+    axes.set_ylabel("Samples a second")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"))  # noqa: PLR2004
+    return Words(
+        title="Throughput against micro-batch",
+        text=(
+            f"From {rates[0]:,.3g} samples a second at micro-batch {sizes[0]} to {rates[-1]:,.3g} at {sizes[-1]}: "
+            "small batches leave the card idle between kernels."
+        ),
+        columns=("Micro-batch", "Samples a second", "Seconds a step"),
+        rows=[
+            (size, f"{rate:,.4g}", f"{seconds:,.4g}")
+            for size, rate, seconds in zip(sizes, rates, throughput["step_seconds"], strict=True)
+        ],
+    )
+
+
+def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
+    """Memory alive through one step, the peak instant marked."""
+    timeline = data["timeline"]
+    alive = timeline["allocated_bytes"]
+    phases = timeline["phase"]
+    instants = range(len(alive))
+    for phase in ("forward", "backward", "step"):
+        inside = [index for index in instants if phases[index] == phase]
+        if not inside:
+            continue
+        start, end = inside[0], inside[-1] + 1
+        axes.fill_between(
+            range(start, min(end, len(alive) - 1) + 1),
+            [_gib(alive[index]) for index in range(start, min(end, len(alive) - 1) + 1)],
+            step="post",
+            color=THEME[f"phase-{phase}"],
+            alpha=0.3,
+            linewidth=0,
+        )
+        axes.text(
+            (start + end) / 2, 0.02, PHASE_LABELS[phase], ha="center", va="bottom", transform=axes.get_xaxis_transform(), color=THEME["ink"]
+        )
+    axes.step(instants, [_gib(size) for size in alive], where="post", color=THEME["ink"], linewidth=1.2)
+    peak = timeline["peak_index"]
+    _limit_line(axes, result["memory"]["limit_bytes"])
+    axes.plot([peak], [_gib(alive[peak])], "o", color=THEME["accent"], markersize=7, zorder=5)
+    left = peak < len(alive) / 2
+    axes.annotate(
+        f"{_gib_text(alive[peak])} GiB\n{timeline['label'][peak]}",
+        (peak, _gib(alive[peak])),
+        (8 if left else -8, 6),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        va="bottom",
+    )
+    axes.set_xlim(0, max(len(alive) - 1, 1))
+    axes.set_ylim(0, max(_gib(max(alive)), _gib(result["memory"]["limit_bytes"])) * 1.18)
+    axes.set_xticks([])
+    axes.set_xlabel("Operations of one training step, in order")
+    axes.set_ylabel("Memory alive (GiB)")
+    return Words(
+        title=f"One training step at micro-batch {result['micro_batch']}",
+        text=f"Memory alive through the step; the peak, {_gib_text(alive[peak])} GiB, is at: {timeline['label'][peak]}.",
+        columns=("Instant", "Phase", "Alive (GiB)"),
+        rows=[
+            (label, PHASE_LABELS.get(phase, phase), _gib_text(size))
+            for label, phase, size in zip(timeline["label"], phases, alive, strict=True)
+        ],
+    )
+
+
+FIGURES: Final[dict[str, tuple[Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words], int]]] = {
+    "parts": (draw_parts, 280),
+    "memory": (draw_memory, 340),
+    "timeline": (draw_timeline, 320),
+    "throughput": (draw_throughput, 300),
+}
+"""The figures by name, in the order in which the page wants them: what draws one, and its height in pixels."""
+
+
+def _themed(svg: str, name: str, words: Words) -> str:
+    """Make matplotlib's document one piece of a page: own ids, the page's colours, a title and a description."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # This style would be the whole page's; static/page.css says the same for figures alone.
+    svg = re.sub(r"<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
+    prefix = f"figure-{name}-"
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", svg)
+    for variable, colour in THEME.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    # The page sets the family; the sizes are the figure's.
+    svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
+    head = (
+        f'<svg role="img" aria-labelledby="{prefix}title {prefix}description" '
+        f'data-figure="{name}" '
+    )
+    labels = f'<title id="{prefix}title">{_escaped(words.title)}</title><desc id="{prefix}description">{_escaped(words.text)}</desc>'
+    svg = svg.replace("<svg ", head, 1)
+    return re.sub(r"(<svg [^>]*>)", lambda match: match.group(1) + labels, svg, count=1).strip()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """Draw a figure of a scenario.
+
+    Parameters
+    ----------
+    name : str
+        One of `FIGURES`.
+    scenario : Mapping
+        The contract's scenario.
+    width : int
+        Width in CSS pixels; text keeps its size.
+
+    Returns
+    -------
+    dict
+        ``svg``, ``title``, ``text`` and ``table`` with its ``columns`` and ``rows``.
+
+    Raises
+    ------
+    ScenarioError
+        Where the scenario is wrong.
+    """
+    fill, height = FIGURES[name]
+    result, data = evaluate(scenario), curves(scenario)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width / DOTS_PER_INCH, height / DOTS_PER_INCH), layout="constrained")
+        FigureCanvasSVG(figure)
+        words = fill(figure.subplots(), result, data)
+        page = io.StringIO()
+        figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return {
+        "svg": _themed(page.getvalue(), name, words),
+        "title": words.title,
+        "text": words.text,
+        "table": {"columns": list(words.columns), "rows": [list(row) for row in words.rows]},
+    }

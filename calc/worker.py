@@ -1,0 +1,52 @@
+"""What the page may ask of the worker: JSON text in, JSON text out.
+
+PyScript runs this file in the worker and exports the names in ``__export__``. An answer is an envelope,
+``{"ok": true, ...}`` or ``{"ok": false, "error": {"field", "message"}}``; an exception that reaches the page is a bug.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from calc.errors import ScenarioError
+from calc.evaluation import evaluate as evaluate_scenario
+
+__export__ = ["evaluate", "figure", "hello", "load_figures"]
+
+FIGURE_PACKAGES = ("numpy", "matplotlib")
+
+
+def _answer(make: Callable[[dict[str, Any]], dict[str, Any]], scenario_text: str) -> str:
+    """Answer for the scenario in `scenario_text`, as an envelope."""
+    try:
+        answer = {"ok": True, **make(json.loads(scenario_text))}
+    except ScenarioError as error:
+        answer = {"ok": False, "error": {"field": error.field, "message": error.message}}
+    return json.dumps(answer, allow_nan=False)
+
+
+def hello() -> str:
+    """Say that the worker is up: its script has run to the end and `calc` is imported."""
+    return json.dumps({"ok": True})
+
+
+def evaluate(scenario_text: str) -> str:
+    """Evaluate a scenario; the envelope holds the contract's ``result``."""
+    return _answer(lambda scenario: {"result": evaluate_scenario(scenario)}, scenario_text)
+
+
+async def load_figures() -> str:
+    """Load what the figures need, after the numbers are there: numpy and matplotlib, from this site."""
+    import pyodide_js  # noqa: PLC0415 - exists in the page alone
+
+    await pyodide_js.loadPackage(list(FIGURE_PACKAGES))
+    from calc import plots  # noqa: F401, PLC0415 - imported once here, so that the first figure does not wait for it
+
+    return json.dumps({"ok": True})
+
+
+def figure(name: str, width: int, scenario_text: str) -> str:
+    """Draw the figure `name`, `width` pixels wide; the envelope holds its ``svg``, ``title``, ``text`` and ``table``."""
+    from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
+
+    return _answer(lambda scenario: plots.draw(name, scenario, width), scenario_text)

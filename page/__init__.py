@@ -1,0 +1,4 @@
+"""The page's own Python: what turns a result into HTML and a form into a scenario.
+
+Runs in MicroPython in the page and in CPython at build time and in tests, so it keeps to what both have.
+"""

@@ -1,0 +1,305 @@
+"""The results as HTML: one function a section, from the contract's result to what its mount in the page holds.
+
+A section whose part of the result is absent returns an empty text, and the page hides it. To add one, write its
+function, name it in `SECTIONS` and put an element with ``data-section`` of that name into index.html.
+"""
+
+from typing import Any
+
+from page.format import at, count, duration, escape, fixed, gib, parameters, shown, significant
+from page.words import PARTS, PHASES, label
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def _is_known(result: dict[str, Any], path: str) -> bool:
+    return at(result, path) is not None
+
+
+def _why(name: str, text: str, explanation: str) -> str:
+    """`text` with a dotted underline that opens its explanation."""
+    return (
+        f'<button type="button" class="why" popovertarget="why-{name}">{text}</button>'
+        f'<span popover id="why-{name}" class="explanation" role="note">{explanation}</span>'
+    )
+
+
+def shape(result: dict[str, Any]) -> str:
+    """The input's shape, as it follows the model's name in a sentence."""
+    scenario = result["scenario"]
+    if scenario.get("sequence_length"):
+        target = scenario.get("target_length")
+        more = f" and {count(target)} target tokens" if target else ""
+        return f" at {count(scenario['sequence_length'])} tokens{more}"
+    if scenario.get("image_size"):
+        return f" at {scenario['image_size']} {TIMES} {scenario['image_size']} pixels"
+    if scenario.get("audio_frames"):
+        return f" at {count(scenario['audio_frames'])} audio frames"
+    return ""
+
+
+def model_name(result: dict[str, Any]) -> str:
+    """The model's name, its size behind it where the name does not say it."""
+    name = result["model"]["name"]
+    size = parameters(result["parameters"])
+    return name if "(" in name or size in name else f"{name} ({size})"
+
+
+def _setting(result: dict[str, Any]) -> str:
+    scenario = result["scenario"]
+    cards = scenario.get("gpus") or 1
+    card = f"{cards} {TIMES} {result['gpu']['name']}" if cards > 1 else f"one {result['gpu']['name']}"
+    return f"{escape(model_name(result))}{shape(result)} in {escape(label('precision', scenario.get('precision')))} on {escape(card)}"
+
+
+def _next_needs(result: dict[str, Any]) -> str:
+    needs = result.get("next_needs_bytes")
+    if needs is None:
+        return ""
+    following = count(result["max_micro_batch"] + 1)
+    return f" {following} would need {shown('next_needs_bytes', needs, gib(needs))} more."
+
+
+def _band(result: dict[str, Any]) -> str:
+    safe, optimistic = result.get("max_micro_batch_safe"), result.get("max_micro_batch_optimistic")
+    if safe is None or optimistic is None:
+        return ""
+    safe_text = _why(
+        "safe",
+        f"Safe {shown('max_micro_batch_safe', safe, count(safe))}",
+        "Fits even if the run needs as much more than the model says as the runs we compared with needed at worst.",
+    )
+    optimistic_text = _why(
+        "optimistic",
+        f"optimistic {shown('max_micro_batch_optimistic', optimistic, count(optimistic))}",
+        "May fit if the run needs as much less than the model says as the runs we compared with needed at best.",
+    )
+    return f' <span class="band">{safe_text}, {optimistic_text}.</span>'
+
+
+def answer(result: dict[str, Any]) -> str:
+    """Does it fit? One sentence."""
+    largest, chosen = result["max_micro_batch"], result["micro_batch"]
+    reserved, limit = result["memory"]["peak_reserved_bytes"], result["memory"]["limit_bytes"]
+    band = _band(result)
+    if not largest:
+        return (
+            f'<p class="answer" data-fits="false"><strong>Nothing fits yet.</strong> {_setting(result)}: micro-batch '
+            f"{count(chosen)} needs {gib(reserved)}, and {gib(limit)} can be used. "
+            f'{shown("max_micro_batch", 0, "0")} samples fit.</p>'
+        )
+    why = _why(
+        "largest",
+        shown("max_micro_batch", largest, count(largest)),
+        f"The largest micro-batch whose peak, as the allocator reserves it, stays within the {gib(limit)} that the card leaves to it. "
+        "Found by replaying a training step at growing sizes.",
+    )
+    if chosen > largest:
+        return (
+            f'<p class="answer" data-fits="false"><strong>Micro-batch {shown("micro_batch", chosen, count(chosen))} does not fit</strong> '
+            f"{_setting(result)}: it needs {gib(reserved - limit)} more than the card leaves. {why} fits.{band}</p>"
+        )
+    if chosen < largest:
+        return (
+            f'<p class="answer" data-fits="true"><strong>Micro-batch {shown("micro_batch", chosen, count(chosen))} fits</strong> '
+            f"{_setting(result)}; up to {why} would.{_next_needs(result)}{band}</p>"
+        )
+    return f'<p class="answer" data-fits="true"><strong>Micro-batch {why} fits</strong> {_setting(result)}.{_next_needs(result)}{band}</p>'
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The answer in one line, for the bar that stays at the bottom of a small screen."""
+    largest, chosen = result["max_micro_batch"], result["micro_batch"]
+    memory = result["memory"]
+    fits = "Nothing fits" if not largest else f"Batch {count(chosen)} {'fits' if chosen <= largest else 'does not fit'}"
+    used = fixed(memory["process_bytes"], 1 << 30, 1)
+    return f"<strong>{fits}</strong> <span>{used} of {gib(result['gpu']['memory_bytes'])}</span>"
+
+
+def spoken(result: dict[str, Any]) -> str:
+    """The answer for a screen reader, said after changes have come to rest."""
+    largest, chosen = result["max_micro_batch"], result["micro_batch"]
+    process = gib(result["memory"]["process_bytes"])
+    if not largest:
+        return f"Nothing fits. Micro-batch {chosen} needs {process}."
+    verdict = "fits" if chosen <= largest else f"does not fit, {largest} does"
+    return f"Micro-batch {chosen} {verdict}. It takes {process} of {gib(result['gpu']['memory_bytes'])}."
+
+
+def _bar_pieces(result: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """What lies on the card, in order: its name for colour and link, its label, its bytes."""
+    memory = result["memory"]
+    pieces = [(part["id"], part["label"], part["bytes"]) for part in memory["components"] if part["bytes"]]
+    slack = memory["peak_reserved_bytes"] - memory["peak_allocated_bytes"]
+    outside = memory["process_bytes"] - memory["peak_reserved_bytes"]
+    return [*pieces, ("slack", "Reserved, not used", slack), ("context", "CUDA context and other processes", outside)]
+
+
+def bar(result: dict[str, Any]) -> str:
+    """The card as a bar, its parts in order, what does not fit beyond its end."""
+    card, process = result["gpu"]["memory_bytes"], result["memory"]["process_bytes"]
+    scale = max(card, process)
+    pieces = "".join(
+        f'<li class="part part-{escape(name.split(".")[0])}" style="flex-basis:{fixed(size * 100, scale, 3)}%">'
+        f'<a href="#part-{escape(name)}" tabindex="-1" aria-hidden="true"></a>'
+        f'<span class="visually-hidden">{escape(title)}: {gib(size)}</span><span class="tip" aria-hidden="true">{escape(title)} {gib(size)}</span></li>'
+        for name, title, size in _bar_pieces(result)
+        if size > 0
+    )
+    over = process - card
+    end = fixed(card * 100, scale, 3)
+    overflow = f'<span class="overflow" style="inset-inline-start:{end}%"></span>' if over > 0 else ""
+    said = (
+        f"{shown('memory.process_bytes', process, gib(process))} of {shown('gpu.memory_bytes', card, gib(card))}"
+        + (f": <strong>{gib(over)} too much</strong>" if over > 0 else f", {gib(-over)} free")
+    )
+    return (
+        f'<ul class="bar" aria-label="Memory of the card, part by part">{pieces}{overflow}'
+        f'<li class="end" style="inset-inline-start:{end}%" aria-hidden="true"></li></ul><p class="bar-said">{said}</p>'
+    )
+
+
+def _values(values: Any) -> str:
+    """The numbers that a formula was given."""
+    if not values:
+        return ""
+    if isinstance(values, dict):
+        said = ", ".join(
+            f"{escape(str(name).replace('_', ' '))} = {count(value) if isinstance(value, int) and not isinstance(value, bool) else escape(value)}"
+            for name, value in values.items()
+        )
+    else:
+        said = escape(values)
+    return f"<dt>With this scenario's values</dt><dd>{said}</dd>"
+
+
+def _source(source: Any) -> str:
+    if not source:
+        return ""
+    text = str(source)
+    shown_source = f'<a href="{escape(text)}" rel="noreferrer">{escape(text)}</a>' if text.startswith("https://") else escape(text)
+    return f"<dt>Source</dt><dd>{shown_source}</dd>"
+
+
+def _part(part: dict[str, Any], index: int, total: int) -> str:
+    name, size = part["id"], part["bytes"]
+    exact = f"<dt>Exactly</dt><dd>{count(size)} bytes</dd>"
+    formula = f"<dt>Formula</dt><dd><code>{escape(part.get('formula') or '')}</code></dd>" if part.get("formula") else ""
+    return (
+        f'<details id="part-{escape(name)}" class="part-row"><summary><span class="swatch part-{escape(name.split(".")[0])}"></span>'
+        f'<span class="name">{escape(part["label"])}</span><span class="share">{fixed(size * 100, total, 1)} %</span>'
+        f"{shown(f'memory.components.{index}.bytes', size, gib(size))}</summary>"
+        f"<dl>{formula}{_values(part.get('values'))}{exact}{_source(part.get('source'))}</dl></details>"
+    )
+
+
+def parts(result: dict[str, Any]) -> str:
+    """Where does memory go? The parts at the peak, each with its formula and source, and the peak of each phase."""
+    memory = result["memory"]
+    total = memory["peak_allocated_bytes"]
+    rows = "".join(_part(part, index, total) for index, part in enumerate(memory["components"]))
+    phases = "".join(
+        f'<div{" class=peak" if name == memory.get("peak_phase") else ""}><dt>Peak in {escape(PHASES.get(name, name))}</dt>'
+        f"<dd>{shown(f'memory.phases.{name}', size, gib(size))}</dd></div>"
+        for name, size in memory["phases"].items()
+    )
+    instant = memory.get("peak_instant")
+    peak = f"<p>The peak is in the {escape(PHASES.get(memory['peak_phase'], memory['peak_phase']))} phase" if memory.get("peak_phase") else ""
+    peak += f": {escape(instant)}.</p>" if peak and instant else ".</p>" if peak else ""
+    sums = (
+        ("memory.peak_allocated_bytes", "Tensors at the peak", "What tensors hold, as torch.cuda.max_memory_allocated() reports it"),
+        ("memory.peak_reserved_bytes", "Reserved by the allocator", "What the caching allocator takes from the card for it"),
+        ("memory.process_bytes", "Process", "That and what the allocator cannot use, as nvidia-smi shows it"),
+        ("memory.limit_bytes", "Usable", "What the card leaves to the allocator"),
+    )
+    totals = "".join(
+        f'<div><dt title="{escape(hint)}">{escape(title)}</dt><dd>{shown(path, at(result, path), gib(at(result, path)))}</dd></div>'
+        for path, title, hint in sums
+        if _is_known(result, path)
+    )
+    return f'{peak}<div class="parts">{rows}</div><dl class="numbers">{phases}</dl><dl class="numbers">{totals}</dl>'
+
+
+def _plan_sentence(path: str, plan: dict[str, Any], wanted: int) -> str:
+    cards = plan.get("data_parallel") or 1
+    total = plan.get("global_batch") or plan["micro_batch"] * plan["accumulation_steps"] * cards
+    across = f" {TIMES} {shown(path + '.data_parallel', cards, count(cards))} GPUs" if cards > 1 else ""
+    verdict = "" if total == wanted else f" ({'+' if total > wanted else ''}{count(total - wanted)})"
+    return (
+        f"<strong>{count(total)}</strong> = {shown(path + '.micro_batch', plan['micro_batch'], count(plan['micro_batch']))} samples {TIMES} "
+        f"{shown(path + '.accumulation_steps', plan['accumulation_steps'], count(plan['accumulation_steps']))} accumulation steps{across}{verdict}"
+    )
+
+
+def plan(result: dict[str, Any]) -> str:
+    """How do I reach the batch I want? Accumulation, exactly or nearest."""
+    wanted = result.get("plan")
+    if not wanted or not wanted.get("global_batch"):
+        return ""
+    target = wanted["global_batch"]
+    exact = wanted.get("exact")
+    lead = (
+        f'<p class="lead">{_plan_sentence("plan.exact", exact, target)}.</p>'
+        if exact
+        else f'<p class="lead">No split makes exactly {shown("plan.global_batch", target, count(target))}.</p>'
+    )
+    nearest = "".join(
+        f"<li>{_plan_sentence(f'plan.nearest.{index}', near, target)}</li>" for index, near in enumerate(wanted.get("nearest") or [])
+    )
+    others = f"<p>{'Larger passes, other totals' if exact else 'Nearest'}:</p><ul>{nearest}</ul>" if nearest else ""
+    return lead + others
+
+
+def speed(result: dict[str, Any]) -> str:
+    """How fast is it? The step's time and what comes out of it."""
+    facts = []
+    if _is_known(result, "step_seconds"):
+        facts.append(("One optimizer step", shown("step_seconds", result["step_seconds"], duration(result["step_seconds"]))))
+    if _is_known(result, "samples_per_second"):
+        rate = result["samples_per_second"]
+        facts.append(("Samples a second", shown("samples_per_second", rate, significant(rate))))
+        length = result["scenario"].get("sequence_length")
+        if length:
+            facts.append(("Tokens a second", escape(significant(rate * length))))
+    rows = "".join(f"<div><dt>{title}</dt><dd>{text}</dd></div>" for title, text in facts)
+    return f'<dl class="numbers">{rows}</dl>' if rows else ""
+
+
+def facts(result: dict[str, Any]) -> str:
+    """What is being trained: exact counts and notes."""
+    rows = [("Parameters", shown("parameters", result["parameters"], count(result["parameters"])))]
+    trainable = result.get("trainable_parameters")
+    if trainable is not None and trainable != result["parameters"]:
+        rows.append(("Trainable", shown("trainable_parameters", trainable, count(trainable))))
+    body = "".join(f"<div><dt>{title}</dt><dd>{text}</dd></div>" for title, text in rows)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in result["model"].get("notes") or [])
+    return f'<dl class="numbers">{body}</dl>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
+
+
+SECTIONS = {
+    "answer": answer,
+    "bar": bar,
+    "summary": summary,
+    "parts": parts,
+    "plan": plan,
+    "speed": speed,
+    "facts": facts,
+}
+
+
+def table(name: str, columns: list[str], rows: list[list[Any]]) -> str:
+    """The table behind a figure."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<details id="table-{escape(name)}" class="figure-table"><summary>Table</summary><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="Table of the figure"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
+    )
+
+
+def figure(name: str, drawn: dict[str, Any]) -> str:
+    """A figure: the drawing, what it says in words, and its table."""
+    return (
+        f'<div class="drawing">{drawn["svg"]}</div><figcaption>{escape(drawn["text"])}</figcaption>'
+        f"{table(name, drawn['table']['columns'], drawn['table']['rows'])}"
+    )

@@ -1,0 +1,121 @@
+"""The page's words for the contract's choices: a short label, and what the choice means.
+
+The order is the order in the form. Which of them the calculation knows is checked when the page is built.
+"""
+
+CHOICES: dict[str, dict[str, tuple[str, str]]] = {
+    "precision": {
+        "amp-bf16": ("bf16 autocast", "matrix products in bf16 over fp32 weights: no loss scaling needed"),
+        "amp-fp16": ("fp16 autocast", "matrix products in fp16 over fp32 weights, with loss scaling"),
+        "bf16": ("bf16 throughout", "weights, gradients and optimizer state in bf16"),
+        "bf16-master": ("bf16 with fp32 master weights", "bf16 weights and an fp32 copy that the optimizer updates"),
+        "fp16": ("fp16 throughout", "weights, gradients and optimizer state in fp16; unstable without care"),
+        "fp8": ("fp8 matrix products", "fp8 matrix products over higher-precision weights"),
+        "tf32": ("TF32", "fp32 storage, matrix products with 10-bit mantissas on tensor cores"),
+        "fp32": ("fp32", "single precision everywhere"),
+    },
+    "optimizer": {
+        "adamw": ("AdamW", "two fp32 states per parameter"),
+        "adamw-fused": ("AdamW, fused", "one kernel for the whole step: no temporaries"),
+        "adamw-8bit": ("AdamW, 8-bit", "two 8-bit states per parameter, in blocks"),
+        "adam": ("Adam", "two fp32 states per parameter"),
+        "adafactor": ("Adafactor", "row and column statistics instead of a full second moment"),
+        "sgd": ("SGD", "no state"),
+        "sgd-momentum": ("SGD with momentum", "one state per parameter"),
+        "adagrad": ("Adagrad", "one state per parameter"),
+        "rmsprop": ("RMSprop", "one state per parameter"),
+        "lion": ("Lion", "one state per parameter"),
+        "lamb": ("LAMB", "two states per parameter, a rate per layer"),
+        "lars": ("LARS", "one state per parameter, a rate per layer"),
+        "muon": ("Muon", "one state per matrix, orthogonalized updates"),
+        "shampoo": ("Shampoo", "a preconditioner per side of each matrix"),
+        "soap": ("SOAP", "Adam in Shampoo's eigenbasis"),
+        "galore-adamw": ("GaLore AdamW", "states in a low-rank projection of the gradient"),
+    },
+    "checkpointing": {
+        "none": ("None", "keep every activation for backward"),
+        "selective": ("Selective", "recompute the attention part alone"),
+        "full": ("Every block", "keep one tensor a block, run the block's forward again in backward"),
+    },
+    "attention": {
+        "sdpa": ("SDPA", "PyTorch's fused kernels: the score matrix is never stored"),
+        "flash-attention-2": ("FlashAttention-2", "the flash-attn package: the score matrix is never stored"),
+        "eager": ("Eager", "plain matrix products: stores scores of sequence length squared"),
+    },
+    "loss": {
+        "standard": ("Standard", "all logits in memory at once"),
+        "fused": ("Fused, in chunks", "chunked cross-entropy that never holds all logits"),
+    },
+    "method": {
+        "full": ("Full training", "every parameter is trained"),
+        "lora": ("LoRA", "low-rank adapters beside frozen weights"),
+        "qlora": ("QLoRA", "low-rank adapters beside frozen 4-bit weights"),
+    },
+    "lora_targets": {
+        "all-linear": ("All linear layers", "an adapter beside every linear layer"),
+        "attention": ("Attention layers", "adapters in attention alone"),
+    },
+    "zero_grad": {
+        "free": ("Freed each step", "gradients set to None, PyTorch's default"),
+        "keep": ("Kept", "gradients stay allocated between steps"),
+    },
+    "task": {
+        "causal-lm": ("Causal language modelling", ""),
+        "masked-lm": ("Masked language modelling", ""),
+        "seq2seq-lm": ("Sequence to sequence", ""),
+        "speech-seq2seq": ("Speech to text", ""),
+        "image-classification": ("Image classification", ""),
+        "segmentation": ("Segmentation", ""),
+        "diffusion": ("Diffusion", ""),
+    },
+    "parallelism.strategy": {
+        "ddp": ("DDP", "every card holds everything; gradients are averaged"),
+        "zero1": ("ZeRO-1", "optimizer state sharded"),
+        "zero2": ("ZeRO-2", "optimizer state and gradients sharded"),
+        "zero3": ("ZeRO-3", "weights sharded as well"),
+        "fsdp": ("FSDP", "PyTorch's fully sharded data parallel"),
+    },
+    "parallelism.cpu_offload": {
+        "none": ("None", "everything stays on the card"),
+        "optimizer": ("Optimizer state", "optimizer state in the host's memory"),
+        "all": ("Optimizer and weights", "weights as well"),
+    },
+}
+
+PARTS = {
+    "weights": "Weights",
+    "gradients": "Gradients",
+    "optimizer_state": "Optimizer state",
+    "activations": "Activations",
+    "logits_and_loss": "Logits and loss",
+    "casts": "16-bit casts",
+    "temporaries": "Temporaries",
+    "workspace": "Library workspace",
+}
+
+PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer step"}
+
+FIELDS = {
+    "model": "Model",
+    "gpu": "GPU",
+    "sequence_length": "Sequence length",
+    "target_length": "Target length",
+    "image_size": "Image size",
+    "audio_frames": "Audio frames",
+    "micro_batch": "Micro-batch",
+    "global_batch": "Global batch",
+    "gpus": "GPUs",
+    "nodes": "Nodes",
+    "lora_rank": "LoRA rank",
+    "gpu.memory_gib": "Card memory",
+    "gpu.overhead_gib": "Not usable",
+    "epochs": "Epochs",
+    "tokens": "Tokens",
+    "dataset": "Dataset",
+}
+
+
+def label(key: str, value: object) -> str:
+    """The short label of a choice, or the value itself where the page has no words for it."""
+    known = CHOICES.get(key, {}).get(str(value))
+    return known[0] if known else str(value)
