@@ -8,11 +8,13 @@ import argparse
 import gzip
 import hashlib
 import posixpath
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
@@ -164,6 +166,11 @@ class StaticServer(ThreadingHTTPServer):
         options = {"folder": folder, "mount": mount, "max_age_seconds": max_age_seconds, "quiet": quiet}
         super().__init__((LOOPBACK, port), partial(StaticHandler, **options))  # type: ignore[arg-type]
         self.mount = mount
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Pass over connections that the browser broke off, as it does when a page is left while it loads."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
