@@ -1,0 +1,1 @@
+"""The calculation: pure Python, no page, no network, no clock."""
