@@ -23,7 +23,8 @@ def test_completed_as_the_library_does(case: dict[str, Any]) -> None:
     wrong = {
         key: (completed.get(key), value)
         for key, value in case["completed"].items()
-        if not (key in ALSO_READ and key not in completed) and not _same(completed.get(key), value)
+        if not (key in ALSO_READ and key not in completed)
+        and not _same(completed.get(key), value)
         and not (key in LEFT_TO_THE_MODEL and value is None)
     }
     assert not wrong

@@ -1,12 +1,12 @@
-"""Write calc/catalog/config_defaults.json and tests/data/config_cases.json from the installed transformers and diffusers.
+"""Write the configuration defaults and their test cases from the installed transformers and diffusers.
 
 Run it in an environment with transformers, diffusers and torch, after an upgrade of either:
 
     python tools/update_config_defaults.py
 
-The first file holds the default of every key that shapes a model, per ``model_type``: a ``config.json`` leaves out
-what equals the default. The second holds what the library itself makes of a few incomplete configurations; the tests
-compare `calc.catalog.configs.complete_config` with it.
+calc/catalog/config_defaults.json holds the default of every key that shapes a model, per ``model_type``: a published
+``config.json`` leaves out what equals it. tests/data/config_cases.json holds what the library itself makes of a few
+incomplete configurations; the tests compare `calc.catalog.configs.complete_config` with it.
 """
 
 from __future__ import annotations
