@@ -5,6 +5,8 @@ written only where it changed, and what the sources no longer give is removed.
 """
 
 import argparse
+import base64
+import hashlib
 import json
 import re
 import zipfile
@@ -42,6 +44,9 @@ LICENCES_NOT_CARRIED = {
     MICROPYTHON: ("MicroPython (https://github.com/micropython/micropython)", ("MicroPython.txt",)),
 }
 
+# Where sw.js wants the list of files; the name is the one that Workbox's own tools look for.
+OFFLINE_FILES_MARK = b"self.__WB_MANIFEST"
+
 
 def ignored(path: Path) -> bool:
     """Tell whether a file in our folders is no part of the site."""
@@ -74,6 +79,9 @@ def vendored_files(repacked: Path) -> Iterator[tuple[str, Path]]:
     for path in files_in(NODE_MODULES / "@pyscript/core/dist"):
         if path.suffix != ".map" and not any(path.match(pattern) for pattern in PYSCRIPT_UNUSED):
             yield f"vendor/pyscript/{path.name}", path
+    for part in ("core", "routing", "strategies", "precaching"):
+        name = f"workbox-{part}.prod.js"
+        yield f"vendor/workbox/{name}", NODE_MODULES / f"workbox-{part}/build" / name
     yield "vendor/pico/pico.min.css", NODE_MODULES / "@picocss/pico/css/pico.min.css"
 
 
@@ -115,6 +123,16 @@ def calc_archive() -> bytes:
     return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
 
 
+def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
+    """Return Workbox's list of the files that the page needs without a network, each with the hash of its content."""
+    unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/")
+    digests = {name: hashlib.sha256(files[name]).digest() for name in sorted(files) if not name.startswith(unneeded)}
+    return [
+        {"url": name, "revision": digest.hex()[:16], "integrity": "sha256-" + base64.b64encode(digest).decode()}
+        for name, digest in digests.items()
+    ]
+
+
 def site(wheels: Path, repacked: Path) -> dict[str, bytes]:
     """Return the whole site: the path of each file in it, and its content."""
     # GitHub Pages leaves out files that begin with an underscore unless this file is there.
@@ -122,6 +140,7 @@ def site(wheels: Path, repacked: Path) -> dict[str, bytes]:
     files.update((name, path.read_bytes()) for name, path in own_files())
     files.update((name, path.read_bytes()) for name, path in vendored_files(repacked))
     files.update(licences(wheels))
+    files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
     return files
 
 

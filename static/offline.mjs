@@ -1,0 +1,64 @@
+// Offline use, seen from the page: registers the service worker once the page has shown its results, says on
+// <html data-offline="..."> how far it is, and offers a new version without forcing it on anyone.
+//   (absent)     nothing known yet, or no service worker can run here: all but offline use works
+//   preparing    the files are being stored
+//   ready        every file is stored, checked: the page works without a network
+//   update       a new version is stored and waits
+// An element with id "offline-update" starts the waiting version.
+
+const root = document.documentElement;
+const show = (state) => (root.dataset.offline = state);
+
+// Not before the page has what it needs, so as not to compete for the line.
+const shown = new Promise((resolve) => {
+  const settled = () => ["ready", "error"].includes(root.dataset.app) && resolve();
+  new MutationObserver(settled).observe(root, { attributeFilter: ["data-app"] });
+  settled();
+});
+
+function ask(worker, question) {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = ({ data }) => resolve(data);
+    worker.postMessage(question, [port2]);
+  });
+}
+
+function offer(registration) {
+  show("update");
+  document.getElementById("offline-update")?.addEventListener("click", () => registration.waiting?.postMessage("update"), {
+    once: true,
+  });
+}
+
+function watch(registration) {
+  if (registration.waiting && navigator.serviceWorker.controller) offer(registration);
+  registration.addEventListener("updatefound", () => {
+    const worker = registration.installing;
+    worker.addEventListener("statechange", () => {
+      // Without a controller it is the first version, which waits for nobody.
+      if (worker.state === "installed" && navigator.serviceWorker.controller) offer(registration);
+    });
+  });
+}
+
+async function prepare() {
+  await shown;
+  let controlled = Boolean(navigator.serviceWorker.controller);
+  navigator.serviceWorker.addEventListener("controllerchange", () => {
+    // The location holds the scenario, so nothing typed is lost. The first version takes over without a reload.
+    if (controlled) location.reload();
+    controlled = true;
+  });
+  const registration = await navigator.serviceWorker.register(new URL("../sw.js", import.meta.url), {
+    updateViaCache: "none",
+  });
+  watch(registration);
+  if (!registration.active) show("preparing");
+  const { active } = await navigator.serviceWorker.ready;
+  const { complete } = await ask(active, "repair");
+  if (complete && root.dataset.offline !== "update") show("ready");
+}
+
+// Private windows, sandboxed frames and settings may forbid it in their own ways; the page works the same without.
+if ("serviceWorker" in navigator) prepare().catch((error) => console.info(`No offline use here: ${error.message}`));
