@@ -226,6 +226,15 @@ class TestAssess:
         assert found["verdict"].startswith("Yes")
         assert found["updates"] == pytest.approx(20e9 / 2048 / 512)
 
+    def test_a_band_is_never_one_law(self) -> None:
+        found = convergence.assess(
+            task="causal-lm", global_batch=1024, parameters=7_000_000_000, optimizer="adamw", tokens_per_sample=4096,
+            samples=140e9 / 4096,
+        )  # fmt: skip
+        assert found["critical_batch"]["low"] == pytest.approx(6.57e6, rel=0.01)
+        assert found["critical_batch"]["high"] > 13e6
+        assert "2 of them outside" in found["verdict"]
+
     def test_adapters_have_a_tiny_critical_batch(self) -> None:
         found = convergence.assess(
             task="causal-lm", global_batch=128, parameters=7_000_000_000, optimizer="adamw", method="lora",

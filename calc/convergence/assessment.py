@@ -56,14 +56,14 @@ def band_from_noise_scale(value: float) -> CriticalBand:
 
 
 def band_from_laws(evaluated: Sequence[Mapping[str, Any]], assumed_tokens: float | None = None) -> CriticalBand:
-    """Span the laws of the 2x definition, those outside their range only where none is inside."""
+    """Span the laws of the 2x definition; those outside their range only where fewer than two are inside."""
     critical = [law for law in evaluated if law["definition"] == laws.Definition.CRITICAL_2X.value]
     inside = [law for law in critical if not law["extrapolated"]]
-    used = inside or critical
+    used = inside if len(inside) > 1 else critical
     batches = [law["batch_tokens"] for law in used]
-    doubt = "The laws agree within a factor of " + f"{max(batches) / min(batches):.1f}" if len(used) > 1 else "One law"
-    if not inside:
-        doubt += ", all outside the range they were fitted on"
+    doubt = f"{len(used)} laws agree within a factor of {max(batches) / min(batches):.1f}"
+    if outside := sum(law["extrapolated"] for law in used):
+        doubt += f", {outside} of them outside what they were fitted on"
     if assumed_tokens:
         doubt += f". No length of the run is given: {_TOKENS_PER_PARAMETER} tokens a parameter are assumed"
     return CriticalBand(min(batches), max(batches), "tokens", tuple(law["name"] for law in used), doubt + ".")
