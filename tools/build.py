@@ -123,6 +123,18 @@ def calc_archive() -> bytes:
     return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
 
 
+def boot_files(files: dict[str, bytes]) -> dict[str, list[dict[str, str | int]]]:
+    """Return what the page brings before it starts the worker, and before the first figures, with sizes."""
+    pyodide = [name for name in sorted(files) if name.startswith("vendor/pyodide/")]
+    wheels = [name for name in pyodide if name.endswith(".whl")]
+    stages = {"runtime": ["calc.zip", *(name for name in pyodide if name not in wheels)], "figures": wheels}
+    # The largest first: the others fill the line beside it.
+    return {
+        stage: [{"path": name, "bytes": len(files[name])} for name in sorted(names, key=lambda name: -len(files[name]))]
+        for stage, names in stages.items()
+    }
+
+
 def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
     """Return Workbox's list of the files that the page needs without a network, each with the hash of its content."""
     unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/")
@@ -137,9 +149,12 @@ def site(wheels: Path, repacked: Path) -> dict[str, bytes]:
     """Return the whole site: the path of each file in it, and its content."""
     # GitHub Pages leaves out files that begin with an underscore unless this file is there.
     files = {".nojekyll": b"", "calc.zip": calc_archive()}
+    # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
+    files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
     files.update((name, path.read_bytes()) for name, path in vendored_files(repacked))
     files.update(licences(wheels))
+    files["vendor/boot.json"] = json.dumps(boot_files(files), indent=1).encode()
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
     return files
 
