@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,11 @@ class Fabric:
 
     node: Link
     network: Link
-    adapters_per_node: int = 1
+    adapters_per_node: float = 1
+
+    def shared_by(self, groups: float) -> Fabric:
+        """Return the fabric as one of several groups sees it that use each node's adapters at the same time."""
+        return replace(self, adapters_per_node=self.adapters_per_node / groups)
 
     @property
     def network_bytes_per_second(self) -> float:
@@ -113,6 +117,7 @@ def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "e
     ScenarioError
         If a link is unknown, with the known ones.
     """
+    adapters: object
     if isinstance(interconnect, str):
         node, _, rest = interconnect.partition("+")
         network, adapters = rest or default_network, 1

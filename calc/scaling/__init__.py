@@ -1,0 +1,23 @@
+"""Many GPUs: bytes per GPU and seconds per step under data, sharded, tensor, pipeline, context and expert parallelism.
+
+Everything takes one GPU's numbers (bytes of each component, seconds of each pass) and divides or adds to them.
+"""
+
+from calc.scaling.layout import Layout, Offload, Strategy, read_layout
+from calc.scaling.memory import ModelShape, sharded
+from calc.scaling.report import scale
+from calc.scaling.step_time import StepParts, Workload, speed_up, step_parts
+
+__all__ = [
+    "Layout",
+    "ModelShape",
+    "Offload",
+    "StepParts",
+    "Strategy",
+    "Workload",
+    "read_layout",
+    "scale",
+    "sharded",
+    "speed_up",
+    "step_parts",
+]

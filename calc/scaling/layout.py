@@ -1,0 +1,109 @@
+"""How GPUs are divided among data, tensor, pipeline, context and expert parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from calc.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Strategy(StrEnum):
+    """How data-parallel replicas divide weights, gradients and optimizer state."""
+
+    DDP = "ddp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+    FSDP = "fsdp"
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage: 0 nothing divided, 1 optimizer state, 2 gradients too, 3 weights too. FSDP is stage 3."""
+        return {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}[self.value]
+
+
+class Offload(StrEnum):
+    """What waits in the host's memory."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the GPUs are divided. ``data`` replicas x ``tensor`` x ``pipeline`` x ``context`` is the number of GPUs.
+
+    ``expert`` groups divide the replicas; ``sequence_parallel`` splits what tensor parallelism alone repeats.
+    """
+
+    strategy: Strategy = Strategy.DDP
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    sequence_parallel: bool = False
+    cpu_offload: Offload = Offload.NONE
+
+    @property
+    def gpus(self) -> int:
+        """GPUs used."""
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share weights, gradients and optimizer state: context ranks hold the same ones as replicas."""
+        return self.data * self.context
+
+
+def _whole(parallelism: Mapping[str, Any], key: str) -> int:
+    value = parallelism.get(key, 1)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ScenarioError(f"parallelism.{key}", f"{value!r}: give a whole number of at least 1")
+    return value
+
+
+def _word(parallelism: Mapping[str, Any], key: str, words: type[StrEnum], default: StrEnum) -> str:
+    word = parallelism.get(key, default.value)
+    allowed = [member.value for member in words]
+    if word not in allowed:
+        raise ScenarioError(f"parallelism.{key}", f"{word!r} is unknown: use one of {', '.join(allowed)}")
+    return str(word)
+
+
+def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
+    """Read a scenario's ``parallelism`` for a number of GPUs; what the other ways leave over becomes replicas.
+
+    Raises
+    ------
+    ScenarioError
+        If a word is unknown or the degrees do not divide the GPUs.
+    """
+    degrees = {key: _whole(parallelism, key) for key in ("tensor", "pipeline", "context", "expert")}
+    strategy = Strategy(_word(parallelism, "strategy", Strategy, Strategy.DDP))
+    cpu_offload = Offload(_word(parallelism, "cpu_offload", Offload, Offload.NONE))
+    split = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
+    if gpus % split:
+        raise ScenarioError(
+            "parallelism",
+            f"tensor x pipeline x context is {split}, which does not divide {gpus} GPUs: change the degrees or use a "
+            f"multiple of {split}",
+        )
+    data = gpus // split
+    if data % degrees["expert"]:
+        raise ScenarioError(
+            "parallelism.expert", f"{degrees['expert']} does not divide the {data} data-parallel replicas"
+        )
+    return Layout(
+        strategy=strategy,
+        data=data,
+        sequence_parallel=bool(parallelism.get("sequence_parallel", False)),
+        cpu_offload=cpu_offload,
+        **degrees,
+    )

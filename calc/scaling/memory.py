@@ -1,0 +1,172 @@
+"""Bytes per GPU when a model and its training state are divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calc.scaling.layout import Offload, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from calc.scaling.layout import Layout
+
+GATHERED_UNITS = 2  # FSDP holds the unit at work and the one fetched ahead
+DEEPSPEED_BUCKET_BYTES = 2 * 500_000_000  # DeepSpeed's reduce_bucket_size in 16-bit elements
+
+
+def zero_bytes(weights: float, gradients: float, optimizer_state: float, stage: int, ranks: int) -> float:
+    """Bytes per rank of the model's own state at a ZeRO stage.
+
+    Stage 1 divides the optimizer state, 2 the gradients too, 3 the weights too.
+
+    Source: Rajbhandari et al. 2019, arXiv:1910.02054, section 5.
+
+    >>> [round(zero_bytes(15, 15, 90, stage, 64), 6) for stage in range(4)]
+    [120.0, 31.40625, 16.640625, 1.875]
+    """
+    return (
+        weights / (ranks if stage >= 3 else 1)
+        + gradients / (ranks if stage >= 2 else 1)
+        + optimizer_state / (ranks if stage >= 1 else 1)
+    )
+
+
+def activation_share(tensor: int, *, sequence_parallel: bool) -> float:
+    """Share of a layer's activations that one tensor-parallel rank keeps, without the attention matrix.
+
+    ``(10 + 24 / t) / 34``, or ``1 / t`` where sequence parallelism divides norms, dropouts and residuals too.
+
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, equations 2 and 4.
+    """
+    return 1 / tensor if sequence_parallel else (10 + 24 / tensor) / 34
+
+
+def pipeline_activation_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
+    """Activations that the first stage keeps, as a share of one micro-batch through the whole model.
+
+    It holds ``min(m, p)`` micro-batches of ``1 / p`` of the layers, so with enough micro-batches nothing is saved.
+    Interleaving v chunks adds ``(p - 1) / (p v)``.
+
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3.
+    """
+    share = min(micro_batches, stages) / stages
+    return share * (1 + (stages - 1) / (stages * chunks)) if chunks > 1 else share
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What dividing a model needs to know of it.
+
+    ``gathered_bytes`` are all weights in the dtype they are gathered in, ``gradient_bytes`` all gradients;
+    ``largest_unit_share`` is the largest FSDP unit's part of all parameters, ``expert_share`` the experts' part.
+    """
+
+    gathered_bytes: int
+    gradient_bytes: int
+    largest_unit_share: float
+    expert_share: float = 0.0
+    gradient_as_bucket_view: bool = False
+
+
+def _ceil(value: float) -> int:
+    return math.ceil(value - 1e-9)
+
+
+def _divide_state(components: Mapping[str, int], layout: Layout, shape: ModelShape) -> dict[str, int]:
+    """Divide weights, gradients and optimizer state; experts leave the data-parallel group they are spread over."""
+    model_ways = layout.tensor * layout.pipeline
+    stage = layout.strategy.stage
+    dense_share = 1 - shape.expert_share
+    divided = {}
+    for component, first_stage in (("weights", 3), ("gradients", 2), ("optimizer_state", 1)):
+        own = components.get(component, 0) / model_ways
+        ways = layout.shards if stage >= first_stage else 1
+        # Expert ranks hold different experts; the state of one expert is then shared by data / expert ranks.
+        expert_ways = max(ways, layout.expert)
+        divided[component] = _ceil(own * (dense_share / ways + shape.expert_share / expert_ways))
+    return divided
+
+
+def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
+    """Bytes of what the strategy itself holds: gathered units (as casts), and buckets (as workspace)."""
+    own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
+    own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
+    if layout.shards == 1:
+        return 0, 0
+    if layout.strategy.stage == 3:
+        unit = shape.largest_unit_share * own_weights
+        return _ceil(GATHERED_UNITS * unit), _ceil(shape.largest_unit_share * own_gradients)
+    if layout.strategy is Strategy.DDP:
+        return 0, 0 if shape.gradient_as_bucket_view else _ceil(own_gradients)
+    return 0, _ceil(min(own_gradients, DEEPSPEED_BUCKET_BYTES))
+
+
+def sharded(
+    components: Mapping[str, int],
+    layout: Layout,
+    shape: ModelShape,
+    *,
+    phase: str = "backward",
+    micro_batches: int = 1,
+) -> dict[str, int]:
+    """Turn one GPU's bytes of each component into the bytes per GPU of a layout.
+
+    Parameters
+    ----------
+    components : Mapping[str, int]
+        Bytes at an instant on one GPU that runs the whole model: ``weights``, ``gradients``, ``optimizer_state``,
+        ``activations``, ``logits_and_loss``, ``casts``, ``temporaries``, ``workspace``.
+    layout : Layout
+        How the GPUs are divided.
+    shape : ModelShape
+        What the division needs to know.
+    phase : str
+        ``forward``, ``backward`` or ``step``: temporaries of the optimizer's step divide like its state.
+    micro_batches : int
+        Micro-batches in flight per update, for the pipeline's first stage.
+
+    Returns
+    -------
+    dict[str, int]
+        The same components. Gathered FSDP units stand under ``casts``, buckets under ``workspace``. With a pipeline it
+        is the stage that holds the most.
+
+    Notes
+    -----
+    Sources: ZeRO, arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198; torch's DDP and FSDP documentation.
+    """
+    divided = dict(components) | _divide_state(components, layout, shape)
+    model_ways = layout.tensor * layout.pipeline
+    gathered, buckets = _buffers(layout, shape)
+    stage = layout.strategy.stage
+
+    if layout.cpu_offload is not Offload.NONE:
+        divided["optimizer_state"] = 0
+    if layout.cpu_offload is Offload.ALL:
+        divided["weights"] = 0
+        divided["gradients"] = 0
+
+    kept = activation_share(layout.tensor, sequence_parallel=layout.sequence_parallel) / layout.context
+    whole_activations = kept * components.get("activations", 0)
+    logits = components.get("logits_and_loss", 0) / (layout.tensor * layout.context)
+    first_stage = whole_activations * pipeline_activation_share(layout.pipeline, micro_batches)
+    last_stage = whole_activations / layout.pipeline
+    if layout.pipeline > 1 and first_stage >= last_stage + logits:
+        divided["activations"], divided["logits_and_loss"] = _ceil(first_stage), 0
+    else:
+        divided["activations"], divided["logits_and_loss"] = _ceil(last_stage), _ceil(logits)
+
+    casts = 0 if stage == 3 and layout.shards > 1 else components.get("casts", 0) / model_ways
+    divided["casts"] = _ceil(casts) + (gathered if phase != "step" else 0)
+    state_ways = model_ways * (layout.shards if stage >= 1 else 1)
+    temporaries = components.get("temporaries", 0)
+    if phase == "step":
+        temporaries = 0 if layout.cpu_offload is not Offload.NONE else _ceil(temporaries / state_ways)
+    else:
+        temporaries = _ceil(temporaries / (layout.tensor * layout.context))
+    divided["temporaries"] = temporaries
+    divided["workspace"] = components.get("workspace", 0) + buckets
+    return divided

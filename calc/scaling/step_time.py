@@ -1,0 +1,256 @@
+"""Seconds per update on many GPUs: compute, what of the communication shows, pipeline bubble, offloading."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calc import collectives
+from calc.scaling.layout import Offload, Strategy
+from calc.scaling.memory import DEEPSPEED_BUCKET_BYTES
+
+if TYPE_CHECKING:
+    from calc.collectives import Fabric
+    from calc.scaling.layout import Layout
+
+DDP_BUCKET_BYTES = 25 * 2**20  # torch's DistributedDataParallel, bucket_cap_mb
+
+# What a model of communication alone leaves out on one node - input pipeline, stragglers, clocks - as a share of the
+# step in NVIDIA's DeepLearningExamples: 2 to 15 %. The middle is used where one number is asked for.
+UNMODELLED_LOW, UNMODELLED_HIGH = 0.02, 0.15
+
+
+def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
+    """Idle time of a pipeline as a share of its working time: ``(p - 1) / (v m)``.
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
+
+    >>> bubble_share(8, 32), bubble_share(8, 32, 2)
+    (0.21875, 0.109375)
+    """
+    return (stages - 1) / (chunks * micro_batches)
+
+
+def exposed_seconds(work_seconds: float, pieces: int, piece_seconds: float) -> float:
+    """Communication that work cannot hide, when it comes in equal pieces and each may start once its part is done.
+
+    ``max(c, n c - work (n - 1) / n)``: the last piece always shows, and so does all that outlasts the work. This is
+    the backward pass of DDP (buckets) and, mirrored, the forward pass of FSDP (units).
+
+    Parameters
+    ----------
+    work_seconds : float
+        Computation to hide behind.
+    pieces : int
+        Buckets or units, n.
+    piece_seconds : float
+        One piece's communication, c.
+    """
+    if pieces == 0:
+        return 0.0
+    return max(piece_seconds, pieces * piece_seconds - work_seconds * (pieces - 1) / pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One GPU's training step, undivided.
+
+    ``forward_seconds`` and ``backward_seconds`` are of one micro-batch; ``optimizer_seconds`` of one update.
+    ``layer_bytes`` is one layer's output for a micro-batch (b x s x h x bytes), ``key_value_bytes`` its keys and
+    values, ``routed_bytes`` what one mixture-of-experts layer sends to experts; ``routed_layers`` how many there are.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    optimizer_seconds: float
+    accumulation_steps: int
+    gradient_bytes: int
+    gathered_bytes: int
+    layers: int
+    layer_bytes: int = 0
+    key_value_bytes: int = 0
+    routed_bytes: int = 0
+    routed_layers: int = 0
+    recomputes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Where an update's seconds go on many GPUs."""
+
+    compute_seconds: float
+    optimizer_seconds: float
+    exposed_communication_seconds: float
+    bubble_seconds: float
+    offload_seconds: float
+    unmodelled_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one update."""
+        return (
+            self.compute_seconds
+            + self.optimizer_seconds
+            + self.exposed_communication_seconds
+            + self.bubble_seconds
+            + self.offload_seconds
+            + self.unmodelled_seconds
+        )
+
+
+def _placed(ranks: int, stride: int, gpus_per_node: int, fabric: Fabric) -> tuple[int, Fabric]:
+    """Nodes that a group spans whose ranks lie ``stride`` GPUs apart, and its share of the adapters.
+
+    Ranks are numbered tensor first, then context, then data, as Megatron-LM does; where several such groups lie on the
+    same nodes they exchange at the same time.
+    """
+    per_node = min(ranks, max(1, gpus_per_node // stride))
+    return math.ceil(ranks / per_node), fabric.shared_by(gpus_per_node / per_node)
+
+
+def _data_parallel_exposed(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> float:
+    """Exposed seconds per update of exchanging gradients and weights between replicas."""
+    ranks = layout.shards
+    if ranks == 1:
+        return 0.0
+    spans, fabric = _placed(ranks, layout.tensor, gpus_per_node, fabric)
+    ways = layout.tensor * layout.pipeline
+    gradients, weights = work.gradient_bytes / ways, work.gathered_bytes / ways
+    forward, backward = work.forward_seconds / ways / layout.context, work.backward_seconds / ways / layout.context
+    if layout.strategy.stage == 3:
+        units = max(1, round(work.layers / layout.pipeline))
+        gather = collectives.all_gather_seconds(fabric, ranks, spans, weights / units)
+        scatter = collectives.all_gather_seconds(fabric, ranks, spans, gradients / units)
+        per_pass = exposed_seconds(forward, units, gather) + exposed_seconds(backward, units, gather + scatter)
+        return work.accumulation_steps * per_pass
+    if layout.strategy is Strategy.DDP:
+        buckets = max(1, math.ceil(gradients / DDP_BUCKET_BYTES))
+        reduce = collectives.all_reduce_seconds(fabric, ranks, spans, gradients / buckets)
+        return exposed_seconds(backward, buckets, reduce)
+    buckets = max(1, math.ceil(gradients / DEEPSPEED_BUCKET_BYTES))
+    scatter = collectives.all_gather_seconds(fabric, ranks, spans, gradients / buckets)
+    exchanges = work.accumulation_steps if layout.strategy is Strategy.ZERO2 else 1
+    gather = collectives.all_gather_seconds(fabric, ranks, spans, weights)
+    return exchanges * exposed_seconds(backward, buckets, scatter) + gather
+
+
+def _model_parallel_exposed(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> float:
+    """Exposed seconds per micro-batch of tensor, context and expert parallelism, and of the pipeline's hand-overs."""
+    layers = work.layers / layout.pipeline
+    seconds = 0.0
+    if layout.tensor > 1:
+        # Two all-reduces forward and two backward per layer; recomputation repeats the forward's.
+        spans, shared = _placed(layout.tensor, 1, gpus_per_node, fabric)
+        reduce = collectives.all_reduce_seconds(shared, layout.tensor, spans, work.layer_bytes / layout.context)
+        seconds += (6 if work.recomputes else 4) * layers * reduce
+    if layout.context > 1:
+        # Keys and values are gathered forward, their gradients scattered backward, gathered again when recomputed.
+        spans, shared = _placed(layout.context, layout.tensor, gpus_per_node, fabric)
+        own_bytes = work.key_value_bytes / layout.tensor
+        gather = collectives.all_gather_seconds(shared, layout.context, spans, own_bytes)
+        seconds += (3 if work.recomputes else 2) * layers * gather
+    if layout.expert > 1:
+        # Dispatch and combine, forward and backward.
+        spans, shared = _placed(layout.expert, layout.tensor * layout.context, gpus_per_node, fabric)
+        exchange = collectives.all_to_all_seconds(shared, layout.expert, spans, work.routed_bytes)
+        seconds += (6 if work.recomputes else 4) * work.routed_layers / layout.pipeline * exchange
+    if layout.pipeline > 1:
+        spans = 2 if layout.gpus > gpus_per_node else 1
+        size = work.layer_bytes / layout.context / (layout.tensor if layout.sequence_parallel else 1)
+        seconds += 2 * collectives.point_to_point_seconds(fabric, spans, size)
+    return seconds
+
+
+def offload_seconds(
+    layout: Layout, work: Workload, host_bytes_per_second: float, host_optimizer_seconds: float
+) -> float:
+    """Seconds per update of passing gradients and weights over PCIe, and of the update on the host.
+
+    Parameters
+    ----------
+    layout : Layout
+        Which parts wait in the host's memory.
+    work : Workload
+        Bytes of gradients and weights.
+    host_bytes_per_second : float
+        PCIe rate, one direction.
+    host_optimizer_seconds : float
+        The whole model's update on one host.
+
+    Notes
+    -----
+    Source: Ren et al. 2021, arXiv:2101.06840: gradients go down and weights come back once per update.
+    """
+    if layout.cpu_offload is Offload.NONE:
+        return 0.0
+    ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
+    moved = (work.gradient_bytes + work.gathered_bytes) / ways
+    if layout.cpu_offload is Offload.ALL:
+        # Weights come in again for every forward and backward pass.
+        moved += 2 * work.accumulation_steps * work.gathered_bytes / ways
+    return moved / host_bytes_per_second + host_optimizer_seconds / ways
+
+
+def unmodelled_share(accumulation_steps: int) -> float:
+    """Share of a multi-GPU step beyond compute and communication: between 2 and 15 %, less with accumulation.
+
+    Waiting for the slowest rank happens once per update; delays of K passes are independent and average as sqrt(K).
+    The middle of the published span at K = 1, never below its lower end.
+
+    Source: the span between communication models and NVIDIA DeepLearningExamples' 8-GPU results (2 to 15 %).
+    """
+    middle = (UNMODELLED_LOW + UNMODELLED_HIGH) / 2
+    return max(UNMODELLED_LOW, middle / math.sqrt(accumulation_steps))
+
+
+def step_parts(
+    work: Workload,
+    layout: Layout,
+    fabric: Fabric,
+    nodes: int,
+    *,
+    host_bytes_per_second: float = 24e9,
+    host_optimizer_seconds: float = 0.0,
+    unmodelled: float | None = None,
+) -> StepParts:
+    """Split an update's seconds on many GPUs into compute, exchange that shows, pipeline bubble and the rest.
+
+    Parameters
+    ----------
+    work : Workload
+        One GPU's step.
+    layout : Layout
+        How the GPUs are divided.
+    fabric : Fabric
+        How they are joined.
+    nodes : int
+        Over how many nodes.
+    host_bytes_per_second : float
+        PCIe rate for offloading (PCIe 4 x16 by default).
+    host_optimizer_seconds : float
+        The whole update on one host's processor, for offloading.
+    unmodelled : float, optional
+        Share added for what is not modelled; :func:`unmodelled_share` by default.
+    """
+    ways = layout.tensor * layout.pipeline * layout.context
+    gpus_per_node = math.ceil(layout.gpus / nodes)
+    micro_batches = work.accumulation_steps
+    compute = micro_batches * (work.forward_seconds + work.backward_seconds) / ways
+    exchange = micro_batches * _model_parallel_exposed(work, layout, fabric, gpus_per_node)
+    bubble = bubble_share(layout.pipeline, micro_batches) * (compute + exchange)
+    state_ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
+    on_host = layout.cpu_offload is not Offload.NONE
+    optimizer = 0.0 if on_host else work.optimizer_seconds / state_ways
+    exposed = exchange + _data_parallel_exposed(work, layout, fabric, gpus_per_node)
+    offload = offload_seconds(layout, work, host_bytes_per_second, host_optimizer_seconds)
+    share = unmodelled if unmodelled is not None else unmodelled_share(micro_batches)
+    modelled = compute + optimizer + exposed + bubble + offload
+    rest = modelled * share / (1 - share) if layout.gpus > 1 else 0.0
+    return StepParts(compute, optimizer, exposed, bubble, offload, rest)
+
+
+def speed_up(work: Workload, layout: Layout, parts: StepParts) -> float:
+    """Return samples per second on all GPUs over samples per second on one."""
+    single = work.accumulation_steps * (work.forward_seconds + work.backward_seconds) + work.optimizer_seconds
+    return layout.data * single / parts.seconds

@@ -1,0 +1,277 @@
+"""Many GPUs against ZeRO's table, Megatron's formulas and published scaling."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calc import collectives, scaling
+from calc.catalog import published
+from calc.errors import ScenarioError
+from calc.scaling import Layout, ModelShape, Offload, Strategy, Workload, memory, step_time
+from calc.scaling.published import comparison
+
+GB = 10**9
+COMPONENTS = {
+    "weights": 15 * GB,
+    "gradients": 15 * GB,
+    "optimizer_state": 90 * GB,
+    "activations": 20 * GB,
+    "logits_and_loss": 4 * GB,
+    "casts": 2 * GB,
+    "temporaries": GB,
+    "workspace": GB // 8,
+}
+SHAPE = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=1 / 40)
+WORK = Workload(
+    forward_seconds=0.1,
+    backward_seconds=0.2,
+    optimizer_seconds=0.02,
+    accumulation_steps=4,
+    gradient_bytes=15 * GB,
+    gathered_bytes=15 * GB,
+    layers=32,
+    layer_bytes=2**26,
+    key_value_bytes=2**25,
+    routed_bytes=2**27,
+    routed_layers=16,
+)
+FABRIC = collectives.read_fabric("nvlink-4+infiniband-ndr-x8")
+
+
+class TestMemory:
+    @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.40625), (2, 16.640625), (3, 1.875)])
+    def test_zeros_table_of_7_5_billion_on_64(self, stage: int, gigabytes: float) -> None:
+        assert memory.zero_bytes(2 * 7.5, 2 * 7.5, 12 * 7.5, stage, 64) == pytest.approx(gigabytes)
+
+    @pytest.mark.parametrize(("ranks", "bytes_each"), [(8, 7.5), (64, 6.1875)])
+    def test_megatrons_distributed_optimizer(self, ranks: int, bytes_each: float) -> None:
+        # bf16 weights 2 + fp32 main gradients 4, and 12 bytes of master weights and moments divided.
+        assert memory.zero_bytes(2, 4, 12, 1, ranks) == pytest.approx(bytes_each)
+
+    @pytest.mark.parametrize(
+        ("tensor", "sequence_parallel", "units"), [(1, False, 34), (8, False, 13), (8, True, 4.25), (2, False, 22)]
+    )
+    def test_korthikantis_units_of_sbh(self, tensor: int, sequence_parallel: bool, units: float) -> None:  # noqa: FBT001
+        assert 34 * memory.activation_share(tensor, sequence_parallel=sequence_parallel) == pytest.approx(units)
+
+    def test_the_pipelines_first_stage_holds_the_whole_models_worth(self) -> None:
+        assert memory.pipeline_activation_share(8, 32) == 1
+        assert memory.pipeline_activation_share(8, 2) == pytest.approx(0.25)
+        assert memory.pipeline_activation_share(8, 32, chunks=2) == pytest.approx(1 + 7 / 16)
+
+    def test_one_gpu_is_left_as_it_is(self) -> None:
+        for strategy in Strategy:
+            layout = Layout(strategy=strategy)
+            for phase in ("forward", "backward", "step"):
+                assert scaling.sharded(COMPONENTS, layout, SHAPE, phase=phase) == COMPONENTS
+
+    @pytest.mark.parametrize(("strategy", "stage"), [("ddp", 0), ("zero1", 1), ("zero2", 2), ("zero3", 3), ("fsdp", 3)])
+    def test_state_divides_as_zero_says(self, strategy: str, stage: int) -> None:
+        divided = scaling.sharded(COMPONENTS, Layout(strategy=Strategy(strategy), data=64), SHAPE)
+        state = sum(divided[key] for key in ("weights", "gradients", "optimizer_state"))
+        assert state == pytest.approx(memory.zero_bytes(15, 15, 90, stage, 64) * GB, abs=3)
+
+    def test_ddp_holds_the_gradients_twice_unless_they_are_views(self) -> None:
+        plain = scaling.sharded(COMPONENTS, Layout(data=8), SHAPE)
+        view = scaling.sharded(
+            COMPONENTS,
+            Layout(data=8),
+            ModelShape(
+                gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=0.1, gradient_as_bucket_view=True
+            ),
+        )
+        assert plain["workspace"] - view["workspace"] == 15 * GB
+
+    def test_fsdp_gathers_two_units_and_drops_the_casts(self) -> None:
+        divided = scaling.sharded(COMPONENTS, Layout(strategy=Strategy.FSDP, data=8), SHAPE)
+        assert divided["casts"] == 2 * 15 * GB // 40
+
+    def test_experts_are_spread_over_their_group(self) -> None:
+        shape = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=0.1, expert_share=0.8)
+        divided = scaling.sharded(COMPONENTS, Layout(data=8, expert=8), shape)
+        assert divided["weights"] == pytest.approx(15 * GB * (0.2 + 0.8 / 8))
+
+    def test_offload_empties_the_gpu(self) -> None:
+        only_state = scaling.sharded(COMPONENTS, Layout(data=8, cpu_offload=Offload.OPTIMIZER), SHAPE)
+        everything = scaling.sharded(
+            COMPONENTS, Layout(strategy=Strategy.ZERO3, data=8, cpu_offload=Offload.ALL), SHAPE
+        )
+        assert only_state["optimizer_state"] == 0
+        assert only_state["weights"] == 15 * GB
+        assert everything["weights"] == everything["gradients"] == 0
+
+    def test_a_pipeline_reports_its_fullest_stage(self) -> None:
+        many = scaling.sharded(COMPONENTS, Layout(pipeline=4), SHAPE, micro_batches=16)
+        one = scaling.sharded(COMPONENTS, Layout(pipeline=4), SHAPE, micro_batches=1)
+        assert (many["activations"], many["logits_and_loss"]) == (20 * GB, 0)
+        assert (one["activations"], one["logits_and_loss"]) == (5 * GB, 4 * GB)
+
+    @pytest.mark.property
+    @given(
+        st.sampled_from(list(Strategy)),
+        st.sampled_from([1, 2, 4, 8]),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from(["forward", "backward", "step"]),
+    )
+    def test_more_replicas_never_need_more_memory(
+        self, strategy: Strategy, tensor: int, pipeline: int, context: int, phase: str
+    ) -> None:
+        totals = [
+            sum(
+                scaling.sharded(
+                    COMPONENTS,
+                    Layout(strategy=strategy, data=data, tensor=tensor, pipeline=pipeline, context=context),
+                    SHAPE,
+                    phase=phase,
+                    micro_batches=8,
+                ).values()
+            )
+            for data in (2, 4, 8, 16)
+        ]
+        assert totals == sorted(totals, reverse=True)
+
+
+class TestLayout:
+    def test_what_is_left_over_becomes_replicas(self) -> None:
+        layout = scaling.read_layout({"strategy": "zero1", "tensor": 8, "pipeline": 4}, 128)
+        assert (layout.data, layout.gpus) == (4, 128)
+
+    @pytest.mark.parametrize(
+        ("parallelism", "field"),
+        [
+            ({"tensor": 3}, "parallelism"),
+            ({"tensor": 0}, "parallelism.tensor"),
+            ({"pipeline": 2.5}, "parallelism.pipeline"),
+            ({"strategy": "zero4"}, "parallelism.strategy"),
+            ({"cpu_offload": "disk"}, "parallelism.cpu_offload"),
+            ({"expert": 3}, "parallelism.expert"),
+        ],
+    )
+    def test_impossible_layouts_name_their_field(self, parallelism: dict[str, object], field: str) -> None:
+        with pytest.raises(ScenarioError) as caught:
+            scaling.read_layout(parallelism, 8)
+        assert caught.value.field == field
+
+
+class TestStepTime:
+    def test_bubble(self) -> None:
+        assert step_time.bubble_share(8, 32) == 0.21875
+        assert step_time.bubble_share(8, 32, 2) == 0.109375
+
+    def test_exposed_communication_by_a_simulated_stream(self) -> None:
+        for work, pieces, each in ((1.0, 10, 0.01), (1.0, 10, 0.3), (0.2, 1, 0.5), (0.0, 4, 0.1)):
+            finished = 0.0
+            for piece in range(pieces):
+                ready = work * (piece + 1) / pieces
+                finished = max(finished, ready) + each
+            assert step_time.exposed_seconds(work, pieces, each) == pytest.approx(finished - work)
+
+    def test_one_gpu_has_no_overhead(self) -> None:
+        parts = scaling.step_parts(WORK, Layout(), FABRIC, 1)
+        assert parts.seconds == pytest.approx(4 * 0.3 + 0.02)
+        assert scaling.speed_up(WORK, Layout(), parts) == pytest.approx(1)
+
+    def test_the_parts_add_up_to_less_than_linear(self) -> None:
+        for strategy in Strategy:
+            layout = Layout(strategy=strategy, data=64)
+            parts = scaling.step_parts(WORK, layout, FABRIC, 8)
+            assert 0 < scaling.speed_up(WORK, layout, parts) < 64 * 1.01
+
+    def test_slow_links_show(self) -> None:
+        slow = collectives.read_fabric("pcie-3+ethernet-10g")
+        layout = Layout(data=16)
+        fast_parts = scaling.step_parts(WORK, layout, FABRIC, 2)
+        slow_parts = scaling.step_parts(WORK, layout, slow, 2)
+        # 2 x 15/16 x 15 GB over 0.94 GB/s is half a minute.
+        assert slow_parts.exposed_communication_seconds == pytest.approx(29.8, rel=0.03)
+        assert fast_parts.exposed_communication_seconds < 0.1
+
+    def test_tensor_ranks_on_the_same_node_share_its_adapters(self) -> None:
+        # 8 tensor ranks a node: each of the 8 data-parallel groups has one adapter of the eight.
+        layout = Layout(strategy=Strategy.ZERO1, data=8, tensor=8)
+        parts = scaling.step_parts(WORK, layout, FABRIC, 8)
+        gather = collectives.all_gather_seconds(FABRIC.shared_by(8), 8, 8, 15 * GB / 8)
+        assert parts.exposed_communication_seconds > gather
+        assert gather == pytest.approx(7 / 8 * 15 * GB / 8 / 47e9, rel=0.01)
+
+    def test_every_kind_of_parallelism_costs_communication(self) -> None:
+        for layout in (
+            Layout(tensor=8),
+            Layout(context=8),
+            Layout(data=8, expert=8),
+            Layout(pipeline=8),
+        ):
+            parts = scaling.step_parts(WORK, layout, FABRIC, 1)
+            assert parts.exposed_communication_seconds > 0
+            assert (parts.bubble_seconds > 0) == (layout.pipeline > 1)
+
+    def test_offload_passes_the_bus(self) -> None:
+        layout = Layout(strategy=Strategy.ZERO2, data=8, cpu_offload=Offload.OPTIMIZER)
+        seconds = step_time.offload_seconds(layout, WORK, 24e9, 8.0)
+        assert seconds == pytest.approx(30 * GB / 8 / 24e9 + 1.0)
+
+    def test_accumulation_averages_out_delays(self) -> None:
+        shares = [step_time.unmodelled_share(steps) for steps in (1, 4, 16, 256)]
+        assert shares[0] == pytest.approx(0.085)
+        assert shares[1] == pytest.approx(0.0425)
+        assert shares[-1] == 0.02
+
+
+class TestScale:
+    def test_a_report_holds_strategies_and_gpus(self) -> None:
+        found = scaling.scale(
+            {"backward": COMPONENTS, "step": COMPONENTS},
+            WORK,
+            SHAPE,
+            layout=Layout(strategy=Strategy.FSDP, data=16),
+            interconnect="nvlink-4+infiniband-ndr-x8",
+            nodes=2,
+            micro_batch=3,
+            limit_bytes=80 * GB,
+        )
+        assert found["samples_per_second"] == pytest.approx(3 * 4 * 16 / found["step_seconds"])
+        assert found["efficiency_low"] < found["efficiency"] < found["efficiency_high"] <= 1
+        rows = {row["strategy"]: row for row in found["by_strategy"]}
+        assert not rows["ddp"]["fits"]
+        assert rows["fsdp"]["fits"]
+        own = next(row for row in found["by_gpus"] if row["gpus"] == 16)
+        assert own["step_seconds"] == pytest.approx(found["step_seconds"])
+        assert own["nodes"] == 2
+
+    def test_nodes_must_divide(self) -> None:
+        with pytest.raises(ScenarioError, match="nodes"):
+            scaling.scale(
+                {"step": COMPONENTS},
+                WORK,
+                SHAPE,
+                layout=Layout(data=6),
+                interconnect="pcie-4",
+                nodes=4,
+                micro_batch=1,
+                limit_bytes=1,
+            )
+
+
+class TestPublished:
+    def test_median_error_of_the_published_table(self) -> None:
+        errors = [abs(row["error_points"]) for row in comparison() if row["predicted"] is not None]
+        assert len(errors) == 135
+        assert statistics.median(errors) < 5
+
+    def test_rows_without_a_prediction_say_why(self) -> None:
+        for row in comparison():
+            assert (row["predicted"] is None) == ("skipped" in row)
+
+    def test_megatrons_fixed_batch_is_the_bubble(self) -> None:
+        row = next(r for r in comparison() if r["workload"].startswith("GPT-3 175B PTD-P") and r["gpus"] == 1536)
+        assert row["predicted"] == pytest.approx(0.9216, abs=0.01)
+
+    def test_mfu_rows_name_their_source(self) -> None:
+        for row in published.training_speeds():
+            assert row["source"]
+            assert 0 < row.get("mfu_percent", row.get("mfu_percent_low", 0)) < 70
