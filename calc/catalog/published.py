@@ -42,3 +42,9 @@ def training_speeds() -> list[dict[str, Any]]:
     """List published model FLOP utilization (MFU) of training runs."""
     rows: list[dict[str, Any]] = _load("training_speeds")["rows"]
     return rows
+
+
+def gpu_prices() -> list[dict[str, Any]]:
+    """List on-demand prices of one GPU-hour in US dollars, each with its price list and date."""
+    rows: list[dict[str, Any]] = _load("prices")["rows"]
+    return rows
