@@ -158,7 +158,7 @@ def nested(config_class: Any) -> dict[str, Any]:
 
 def part_type(config_class: Any) -> str:
     """Return the name that a nested configuration has in the data: its ``model_type``, or its class's name."""
-    return config_class.model_type or config_class.__name__
+    return str(config_class.model_type or config_class.__name__)
 
 
 def part_classes(config_class: Any) -> list[Any]:
