@@ -71,34 +71,67 @@ class ModelShape:
     gradient_as_bucket_view: bool = False
 
 
-def _ceil(value: float) -> int:
-    return math.ceil(value - 1e-9)
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a layout leaves on each GPU: shares of one GPU's components, and bytes that the strategy itself holds.
+
+    ``activations`` is the share before the pipeline divides layers. ``gathered_bytes`` are FSDP's whole units,
+    ``bucket_bytes`` the buffers that gradients are exchanged in.
+    """
+
+    weights: float
+    gradients: float
+    optimizer_state: float
+    activations: float
+    logits_and_loss: float
+    casts: float
+    pass_temporaries: float
+    step_temporaries: float
+    gathered_bytes: int
+    bucket_bytes: int
 
 
-def _divide_state(components: Mapping[str, int], layout: Layout, shape: ModelShape) -> dict[str, int]:
-    """Divide weights, gradients and optimizer state; experts leave the data-parallel group they are spread over."""
+def division(layout: Layout, shape: ModelShape) -> Division:
+    """Give the shares and buffers of a layout, for :func:`sharded` and for the planner's arrays."""
     model_ways = layout.tensor * layout.pipeline
     stage = layout.strategy.stage
-    dense_share = 1 - shape.expert_share
-    divided = {}
-    for component, first_stage in (("weights", 3), ("gradients", 2), ("optimizer_state", 1)):
-        own = components.get(component, 0) / model_ways
+
+    def state_share(first_stage: int) -> float:
         ways = layout.shards if stage >= first_stage else 1
-        # Expert ranks hold different experts; the state of one expert is then shared by data / expert ranks.
+        # Expert ranks hold different experts, whatever the stage; what is left of the replicas shares each.
         expert_ways = max(ways, layout.expert)
-        divided[component] = _ceil(own * (dense_share / ways + shape.expert_share / expert_ways))
-    return divided
+        return ((1 - shape.expert_share) / ways + shape.expert_share / expert_ways) / model_ways
+
+    on_host = layout.cpu_offload
+    gathered, buckets = _buffers(layout, shape)
+    token_ways = layout.tensor * layout.context
+    return Division(
+        weights=0 if on_host is Offload.ALL else state_share(3),
+        gradients=0 if on_host is Offload.ALL else state_share(2),
+        optimizer_state=0 if on_host is not Offload.NONE else state_share(1),
+        activations=activation_share(layout.tensor, sequence_parallel=layout.sequence_parallel) / layout.context,
+        logits_and_loss=1 / token_ways,
+        casts=0 if stage == 3 and layout.shards > 1 else 1 / model_ways,
+        pass_temporaries=1 / token_ways,
+        step_temporaries=0 if on_host is not Offload.NONE else 1 / (model_ways * (layout.shards if stage else 1)),
+        gathered_bytes=gathered,
+        bucket_bytes=buckets,
+    )
+
+
+def _ceil(value: float) -> int:
+    return math.ceil(value - 1e-6)
 
 
 def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
-    """Bytes of what the strategy itself holds: gathered units (as casts), and buckets (as workspace)."""
-    own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
-    own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
+    """Bytes of gathered units and of buckets."""
     if layout.shards == 1:
         return 0, 0
+    own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
+    own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
     if layout.strategy.stage == 3:
-        unit = shape.largest_unit_share * own_weights
-        return _ceil(GATHERED_UNITS * unit), _ceil(shape.largest_unit_share * own_gradients)
+        unit = shape.largest_unit_share
+        return _ceil(GATHERED_UNITS * unit * own_weights), _ceil(unit * own_gradients)
     if layout.strategy is Strategy.DDP:
         return 0, 0 if shape.gradient_as_bucket_view else _ceil(own_gradients)
     return 0, _ceil(min(own_gradients, DEEPSPEED_BUCKET_BYTES))
@@ -126,7 +159,7 @@ def sharded(
     phase : str
         ``forward``, ``backward`` or ``step``: temporaries of the optimizer's step divide like its state.
     micro_batches : int
-        Micro-batches in flight per update, for the pipeline's first stage.
+        Micro-batches per update, for the pipeline's first stage.
 
     Returns
     -------
@@ -138,35 +171,24 @@ def sharded(
     -----
     Sources: ZeRO, arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198; torch's DDP and FSDP documentation.
     """
-    divided = dict(components) | _divide_state(components, layout, shape)
-    model_ways = layout.tensor * layout.pipeline
-    gathered, buckets = _buffers(layout, shape)
-    stage = layout.strategy.stage
-
-    if layout.cpu_offload is not Offload.NONE:
-        divided["optimizer_state"] = 0
-    if layout.cpu_offload is Offload.ALL:
-        divided["weights"] = 0
-        divided["gradients"] = 0
-
-    kept = activation_share(layout.tensor, sequence_parallel=layout.sequence_parallel) / layout.context
-    whole_activations = kept * components.get("activations", 0)
-    logits = components.get("logits_and_loss", 0) / (layout.tensor * layout.context)
-    first_stage = whole_activations * pipeline_activation_share(layout.pipeline, micro_batches)
-    last_stage = whole_activations / layout.pipeline
+    shares = division(layout, shape)
+    whole = shares.activations * components.get("activations", 0)
+    logits = shares.logits_and_loss * components.get("logits_and_loss", 0)
+    first_stage = whole * pipeline_activation_share(layout.pipeline, micro_batches)
+    last_stage = whole / layout.pipeline
     if layout.pipeline > 1 and first_stage >= last_stage + logits:
-        divided["activations"], divided["logits_and_loss"] = _ceil(first_stage), 0
+        activations, logits = first_stage, 0.0
     else:
-        divided["activations"], divided["logits_and_loss"] = _ceil(last_stage), _ceil(logits)
-
-    casts = 0 if stage == 3 and layout.shards > 1 else components.get("casts", 0) / model_ways
-    divided["casts"] = _ceil(casts) + (gathered if phase != "step" else 0)
-    state_ways = model_ways * (layout.shards if stage >= 1 else 1)
-    temporaries = components.get("temporaries", 0)
-    if phase == "step":
-        temporaries = 0 if layout.cpu_offload is not Offload.NONE else _ceil(temporaries / state_ways)
-    else:
-        temporaries = _ceil(temporaries / (layout.tensor * layout.context))
-    divided["temporaries"] = temporaries
-    divided["workspace"] = components.get("workspace", 0) + buckets
-    return divided
+        activations = last_stage
+    stepping = phase == "step"
+    temporaries = shares.step_temporaries if stepping else shares.pass_temporaries
+    return {
+        "weights": _ceil(shares.weights * components.get("weights", 0)),
+        "gradients": _ceil(shares.gradients * components.get("gradients", 0)),
+        "optimizer_state": _ceil(shares.optimizer_state * components.get("optimizer_state", 0)),
+        "activations": _ceil(activations),
+        "logits_and_loss": _ceil(logits),
+        "casts": _ceil(shares.casts * components.get("casts", 0)) + (0 if stepping else shares.gathered_bytes),
+        "temporaries": _ceil(temporaries * components.get("temporaries", 0)),
+        "workspace": components.get("workspace", 0) + shares.bucket_bytes,
+    }

@@ -109,33 +109,55 @@ def _placed(ranks: int, stride: int, gpus_per_node: int, fabric: Fabric) -> tupl
     return math.ceil(ranks / per_node), fabric.shared_by(gpus_per_node / per_node)
 
 
-def _data_parallel_exposed(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> float:
-    """Exposed seconds per update of exchanging gradients and weights between replicas."""
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What replicas exchange: pieces that hide behind forward and backward passes, and a tail that cannot hide.
+
+    ``each_pass`` says whether every accumulation pass exchanges, or the last alone.
+    """
+
+    forward_pieces: int = 0
+    forward_piece_seconds: float = 0.0
+    backward_pieces: int = 0
+    backward_piece_seconds: float = 0.0
+    each_pass: bool = False
+    tail_seconds: float = 0.0
+
+
+def data_parallel_exchange(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> Exchange:
+    """List what the strategy exchanges between replicas.
+
+    DDP all-reduces 25 MiB buckets during the last backward pass. ZeRO 1 and 2 scatter gradients (2: in every pass) and
+    gather weights after the update. FSDP and ZeRO 3 gather each unit forward and backward and scatter its gradients, in
+    every pass.
+
+    Sources: torch DDP and FSDP documentation; ZeRO, arXiv:1910.02054, section 7.
+    """
     ranks = layout.shards
     if ranks == 1:
-        return 0.0
+        return Exchange()
     spans, fabric = _placed(ranks, layout.tensor, gpus_per_node, fabric)
     ways = layout.tensor * layout.pipeline
     gradients, weights = work.gradient_bytes / ways, work.gathered_bytes / ways
-    forward, backward = work.forward_seconds / ways / layout.context, work.backward_seconds / ways / layout.context
     if layout.strategy.stage == 3:
         units = max(1, round(work.layers / layout.pipeline))
         gather = collectives.all_gather_seconds(fabric, ranks, spans, weights / units)
         scatter = collectives.all_gather_seconds(fabric, ranks, spans, gradients / units)
-        per_pass = exposed_seconds(forward, units, gather) + exposed_seconds(backward, units, gather + scatter)
-        return work.accumulation_steps * per_pass
+        return Exchange(units, gather, units, gather + scatter, each_pass=True)
     if layout.strategy is Strategy.DDP:
         buckets = max(1, math.ceil(gradients / DDP_BUCKET_BYTES))
         reduce = collectives.all_reduce_seconds(fabric, ranks, spans, gradients / buckets)
-        return exposed_seconds(backward, buckets, reduce)
+        return Exchange(backward_pieces=buckets, backward_piece_seconds=reduce)
     buckets = max(1, math.ceil(gradients / DEEPSPEED_BUCKET_BYTES))
-    scatter = collectives.all_gather_seconds(fabric, ranks, spans, gradients / buckets)
-    exchanges = work.accumulation_steps if layout.strategy is Strategy.ZERO2 else 1
-    gather = collectives.all_gather_seconds(fabric, ranks, spans, weights)
-    return exchanges * exposed_seconds(backward, buckets, scatter) + gather
+    return Exchange(
+        backward_pieces=buckets,
+        backward_piece_seconds=collectives.all_gather_seconds(fabric, ranks, spans, gradients / buckets),
+        each_pass=layout.strategy is Strategy.ZERO2,
+        tail_seconds=collectives.all_gather_seconds(fabric, ranks, spans, weights),
+    )
 
 
-def _model_parallel_exposed(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> float:
+def model_parallel_seconds(work: Workload, layout: Layout, fabric: Fabric, gpus_per_node: int) -> float:
     """Exposed seconds per micro-batch of tensor, context and expert parallelism, and of the pipeline's hand-overs."""
     layers = work.layers / layout.pipeline
     seconds = 0.0
@@ -237,12 +259,16 @@ def step_parts(
     gpus_per_node = math.ceil(layout.gpus / nodes)
     micro_batches = work.accumulation_steps
     compute = micro_batches * (work.forward_seconds + work.backward_seconds) / ways
-    exchange = micro_batches * _model_parallel_exposed(work, layout, fabric, gpus_per_node)
+    exchange = micro_batches * model_parallel_seconds(work, layout, fabric, gpus_per_node)
     bubble = bubble_share(layout.pipeline, micro_batches) * (compute + exchange)
     state_ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
     on_host = layout.cpu_offload is not Offload.NONE
     optimizer = 0.0 if on_host else work.optimizer_seconds / state_ways
-    exposed = exchange + _data_parallel_exposed(work, layout, fabric, gpus_per_node)
+    replicas = data_parallel_exchange(work, layout, fabric, gpus_per_node)
+    forward, backward = work.forward_seconds / ways, work.backward_seconds / ways
+    showing = exposed_seconds(forward, replicas.forward_pieces, replicas.forward_piece_seconds)
+    showing += exposed_seconds(backward, replicas.backward_pieces, replicas.backward_piece_seconds)
+    exposed = exchange + showing * (micro_batches if replicas.each_pass else 1) + replicas.tail_seconds
     offload = offload_seconds(layout, work, host_bytes_per_second, host_optimizer_seconds)
     share = unmodelled if unmodelled is not None else unmodelled_share(micro_batches)
     modelled = compute + optimizer + exposed + bubble + offload
