@@ -1,0 +1,230 @@
+"""The planner's arrays against the scalar functions, candidate by candidate, and its speed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from calc import collectives, planner, scaling
+from calc.errors import ScenarioError
+from calc.planner import COMPONENTS, PHASES, Machine, Objective, Plan, Recipe
+from calc.scaling import Layout, ModelShape, Strategy, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GIB = 2**30
+FABRIC = collectives.read_fabric("nvlink-4+infiniband-ndr-x8")
+
+
+def recipe(checkpointing: str = "none", precision: str = "bf16", changes: int = 0, largest: int = 512) -> Recipe:
+    """A made-up model of 2 GiB weights, whose peak moves from the step to the backward pass as the batch grows."""
+    factor = 4 if checkpointing == "none" else 1
+    state = {"bf16": 1, "amp-bf16": 2}[precision]
+    samples = (1, 4, 64, largest)
+    varying = {"activations": 0.125 * factor, "logits_and_loss": 0.25, "temporaries": 0.01}
+    component_bytes: dict[str, dict[str, list[float]]] = {}
+    for phase in PHASES:
+        held = {
+            "weights": 2 * state * GIB,
+            "gradients": 2 * state * GIB * (phase != "forward"),
+            "optimizer_state": 4 * state * GIB,
+            "casts": GIB * (state - 1),
+            "workspace": GIB // 32,
+        }
+        component_bytes[phase] = {name: [float(value)] * 4 for name, value in held.items()}
+        for name, share in varying.items():
+            stepping = 2.0 * GIB if name == "temporaries" else 0.0
+            component_bytes[phase][name] = [stepping if phase == "step" else share * batch * GIB for batch in samples]
+    seconds = [0.01 + 0.002 * batch for batch in samples]
+    recomputed = 2 if checkpointing == "none" else 3
+    return Recipe(
+        settings={"checkpointing": checkpointing, "precision": precision},
+        changes=changes,
+        micro_batches=samples,
+        component_bytes=component_bytes,
+        forward_seconds=seconds,
+        backward_seconds=[recomputed * value for value in seconds],
+        work=Workload(
+            forward_seconds=0,
+            backward_seconds=0,
+            optimizer_seconds=0.01 * state,
+            accumulation_steps=1,
+            gradient_bytes=2 * state * GIB,
+            gathered_bytes=2 * GIB,
+            layers=24,
+            layer_bytes=2**24,
+            key_value_bytes=2**22,
+            recomputes=checkpointing != "none",
+        ),
+        shape=ModelShape(gathered_bytes=2 * GIB, gradient_bytes=2 * state * GIB, largest_unit_share=1 / 24),
+    )
+
+
+RECIPES = [
+    recipe(checkpointing, precision, changes=(checkpointing != "none") + (precision != "bf16"))
+    for checkpointing, precision in itertools.product(("none", "full"), ("bf16", "amp-bf16"))
+]
+LAYOUTS = planner.layouts(16, largest_tensor=4, layers=24, heads=16)
+MACHINE = Machine(gpus=16, gpus_per_node=8, fabric=FABRIC, limit_bytes=40 * GIB, dollars_per_gpu_hour=2.0)
+
+
+def interpolated(recipe_: Recipe, values: Sequence[float], batch: int) -> float:
+    points = list(zip(recipe_.micro_batches, values, strict=True))
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if x0 <= batch <= x1:
+            return y0 + (y1 - y0) * (batch - x0) / (x1 - x0)
+    raise AssertionError(batch)
+
+
+def brute_force(recipes: list[Recipe], layouts: list[Layout], machine: Machine, global_batch: int) -> list[Plan]:
+    """Every feasible plan, one at a time, by the scalar functions alone."""
+    plans = []
+    for chosen, layout, batch in itertools.product(recipes, layouts, range(1, global_batch + 1)):
+        if global_batch % (layout.data * batch):
+            continue
+        steps = global_batch // (layout.data * batch)
+        memory = 0
+        for phase, bytes_ in chosen.component_bytes.items():
+            parts = {name: round(interpolated(chosen, bytes_[name], batch)) for name in COMPONENTS}
+            divided = scaling.sharded(parts, layout, chosen.shape, phase=phase, micro_batches=steps)
+            memory = max(memory, sum(divided.values()))
+        if memory > machine.limit_bytes:
+            continue
+        work = dataclasses.replace(
+            planner._at(chosen.work, batch),
+            forward_seconds=interpolated(chosen, chosen.forward_seconds, batch),
+            backward_seconds=interpolated(chosen, chosen.backward_seconds, batch),
+            accumulation_steps=steps,
+        )
+        nodes = -(-layout.gpus // machine.gpus_per_node)
+        seconds = scaling.step_parts(work, layout, machine.fabric, nodes).seconds
+        plans.append(
+            Plan(
+                settings=chosen.settings,
+                changes=chosen.changes,
+                layout=layout,
+                micro_batch=batch,
+                accumulation_steps=steps,
+                memory_bytes=int(memory),
+                headroom_bytes=int(machine.limit_bytes - memory),
+                update_seconds=seconds,
+                dollars_per_update=seconds * layout.gpus * machine.dollars_per_gpu_hour / 3600,
+            )
+        )
+    return plans
+
+
+def same(found: Plan, expected: Plan) -> bool:
+    return (
+        found.settings == expected.settings
+        and found.layout == expected.layout
+        and found.micro_batch == expected.micro_batch
+        and found.memory_bytes == pytest.approx(expected.memory_bytes, abs=8)
+        and found.update_seconds == pytest.approx(expected.update_seconds, rel=1e-9)
+    )
+
+
+@pytest.mark.parametrize("global_batch", [1, 48, 60])
+def test_every_candidate_equals_the_scalar_functions(global_batch: int) -> None:
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, global_batch)
+    expected = brute_force(RECIPES, LAYOUTS, MACHINE, global_batch)
+    flat = [int(index) for index in found.feasible.ravel().nonzero()[0]]
+    assert len(flat) == len(expected)
+    assert all(same(found.plan(index), plan) for index, plan in zip(flat, expected, strict=True))
+
+
+def test_the_best_is_the_simplest_within_two_percent() -> None:
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, 48)
+    plan = planner.best(found)
+    assert plan is not None
+    everything = brute_force(RECIPES, LAYOUTS, MACHINE, 48)
+    fastest = min(candidate.update_seconds for candidate in everything)
+    tied = [candidate for candidate in everything if candidate.update_seconds <= 1.02 * fastest]
+    simplest = min(
+        tied,
+        key=lambda p: (
+            (p.layout.tensor > 1) + (p.layout.pipeline > 1),
+            p.layout.strategy.stage,
+            p.changes,
+            p.layout.gpus,
+            p.update_seconds,
+            p.memory_bytes,
+            p.micro_batch,
+        ),
+    )
+    assert same(plan, simplest)
+
+
+@pytest.mark.parametrize("against", [Objective.HEADROOM, Objective.COST])
+def test_the_front_is_what_no_other_plan_beats(against: Objective) -> None:
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, 48)
+    front = planner.pareto(found, against)
+
+    def other(plan: Plan) -> float:
+        return plan.dollars_per_update if against is Objective.COST else plan.memory_bytes
+
+    everything = brute_force(RECIPES, LAYOUTS, MACHINE, 48)
+    for plan in front:
+        beaten = [
+            rival
+            for rival in everything
+            if rival.update_seconds < plan.update_seconds * (1 - 1e-9) and other(rival) < other(plan) * (1 - 1e-9)
+        ]
+        assert not beaten
+    assert [plan.update_seconds for plan in front] == sorted(plan.update_seconds for plan in front)
+    cheapest = min(other(plan) for plan in everything)
+    assert other(front[-1]) == pytest.approx(cheapest)
+
+
+def test_nothing_fits_is_none() -> None:
+    found = planner.search(RECIPES, [Layout()], dataclasses.replace(MACHINE, limit_bytes=GIB), 8)
+    assert planner.best(found) is None
+    assert planner.pareto(found, Objective.COST) == []
+
+
+def test_beyond_the_samples_nothing_is_promised() -> None:
+    found = planner.search([recipe(largest=65)], [Layout()], dataclasses.replace(MACHINE, limit_bytes=2**60), 130)
+    plan = planner.best(found)
+    assert plan is not None
+    assert plan.micro_batch == 65
+
+
+def test_layouts_multiply_to_the_gpus() -> None:
+    found = planner.layouts(16, largest_tensor=8, layers=24, heads=12, experts=8)
+    assert {layout.gpus for layout in found} == {1, 2, 4, 8, 16}
+    assert max(layout.tensor for layout in found) == 4
+    assert max(layout.pipeline for layout in found) == 8
+    assert max(layout.expert for layout in found) == 8
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(("batch", "recipes"), [(0, RECIPES), (8, [])])
+def test_nonsense_is_refused(batch: int, recipes: list[Recipe]) -> None:
+    with pytest.raises(ScenarioError):
+        planner.search(recipes, LAYOUTS, MACHINE, batch)
+
+
+def test_time_grows_linearly_with_the_candidates() -> None:
+    many = [recipe(changes=index) for index in range(24)]
+
+    def seconds_each(largest: int) -> float:
+        best = 1e9
+        for _ in range(3):
+            started = time.perf_counter()
+            found = planner.search(many, LAYOUTS, MACHINE, 2048, largest)
+            planner.best(found)
+            best = min(best, (time.perf_counter() - started) / found.count)
+        return best
+
+    assert seconds_each(512) < 2 * seconds_each(128)
+
+
+def test_strategies_are_all_tried() -> None:
+    assert {layout.strategy for layout in LAYOUTS} == set(Strategy)
