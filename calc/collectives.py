@@ -132,6 +132,42 @@ def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "e
     return Fabric(_link(node, "node"), _link(network, "network"), adapters)
 
 
+def default_node_link(
+    link_name: str | None, link_bytes_per_second: float | None, pcie_bytes_per_second: float | None, gpus: int
+) -> str | None:
+    """Name the link that joins these GPUs in one node, from what the GPU has; None where nothing joins them.
+
+    A bridge joins a pair, so more GPUs than two meet over PCIe.
+
+    Parameters
+    ----------
+    link_name, link_bytes_per_second : str, float
+        The GPU's own link to its neighbours and its rate in one direction; None where it has none.
+    pcie_bytes_per_second : float
+        Its PCIe rate in one direction.
+    gpus : int
+        How many are joined.
+    """
+    kinds = ["pcie"]
+    if link_name and link_bytes_per_second and "CPU" not in link_name:
+        bridged = "bridge" in link_name
+        own = "infinity-fabric" if "Infinity" in link_name else "nvlink-bridge" if bridged else "nvlink"
+        if gpus == 2 or not bridged:
+            kinds.insert(0, own)
+    for kind in kinds:
+        rate = pcie_bytes_per_second if kind == "pcie" else link_bytes_per_second
+        known = [
+            link
+            for link in links().values()
+            if link.kind == "node"
+            and link.id.startswith(kind)
+            and (kind != "nvlink" or not link.id.startswith("nvlink-bridge"))
+        ]
+        if rate:
+            return min(known, key=lambda link: abs(link.spec_bytes_per_second - rate)).id
+    return None
+
+
 def ring_latency(passes: int, gpus: int, nodes: int, fabric: Fabric) -> float:
     """Latency of a ring, in seconds: ``launch + passes x [(n - nodes) hop_node + (nodes - 1) hop_network]``.
 

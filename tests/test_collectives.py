@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calc import collectives
+from calc.catalog import gpus as catalog_gpus
 from calc.errors import ScenarioError
 
 MIB = 2**20
@@ -130,3 +131,28 @@ def test_every_link_names_its_source() -> None:
     for link in collectives.links().values():
         assert link.source
         assert 0 < link.effective_bytes_per_second <= link.spec_bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "link"),
+    [
+        ("h100-sxm-80gb", 8, "nvlink-4"),
+        ("a100-sxm-80gb", 8, "nvlink-3"),
+        ("v100-sxm-16gb", 8, "nvlink-2"),
+        ("b200-180gb", 8, "nvlink-5"),
+        ("h800-80gb", 8, "nvlink-4-h800"),
+        ("rtx-3090-24gb", 2, "nvlink-bridge-ampere"),
+        ("rtx-3090-24gb", 4, "pcie-4"),
+        ("h100-pcie-80gb", 2, "nvlink-bridge-h100"),
+        ("rtx-4090-24gb", 2, "pcie-4"),
+        ("rtx-4060-8gb", 2, "pcie-3"),
+        ("rtx-5090-32gb", 4, "pcie-5"),
+        ("gh200-96gb", 2, "pcie-5"),
+        ("mi300x-192gb", 8, "infinity-fabric-mi300"),
+        ("m3-max-64gb", 2, None),
+    ],
+)
+def test_gpus_are_joined_by_what_they_have(gpu: str, gpus: int, link: str | None) -> None:
+    card = catalog_gpus.gpu(gpu)
+    found = collectives.default_node_link(card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, gpus)
+    assert found == link
