@@ -1,0 +1,269 @@
+"""What to change to fit more: each single change evaluated for real, and ranked by what it buys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from calc.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Evaluate = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One change to a scenario: the fields it sets, what it risks, and who says so."""
+
+    id: str
+    label: str
+    change: Mapping[str, Any]
+    risk: str
+    source: str
+
+
+_ADAM = frozenset({"adam", "adamw", "adamw-fused"})
+_SIXTEEN_BIT = frozenset({"fp16", "bf16", "bf16-master", "fp8"})
+
+
+def _attention(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    if scenario.get("attention") == "eager":
+        yield Lever(
+            "sdpa",
+            "Fused attention (sdpa)",
+            {"attention": "sdpa"},
+            "No known risk: same result within rounding. Attention weights cannot be read out.",
+            "Dao et al. 2022, arXiv:2205.14135; torch.nn.functional.scaled_dot_product_attention",
+        )
+
+
+def _loss(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    if scenario.get("loss") == "standard" and scenario.get("sequence_length"):
+        yield Lever(
+            "fused-loss",
+            "Fused cross-entropy, logits in chunks",
+            {"loss": "fused"},
+            "No known risk to training. Needs a kernel such as Liger's; logits are not returned.",
+            "Hsu et al. 2024 (Liger Kernel), arXiv:2410.10989; Wijmans et al. 2024, arXiv:2411.09009",
+        )
+
+
+def _checkpointing(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    if scenario.get("checkpointing") in {"none", "selective"}:
+        yield Lever(
+            "checkpoint-full",
+            "Activation checkpointing, every block",
+            {"checkpointing": "full"},
+            "Same result, more time: one more forward pass, a third more operations.",
+            "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198",
+        )
+    if scenario.get("checkpointing") == "none":
+        yield Lever(
+            "checkpoint-selective",
+            "Selective checkpointing",
+            {"checkpointing": "selective"},
+            "Same result, a little more time. Saves little where attention is fused already.",
+            "Korthikanti et al. 2022, arXiv:2205.05198",
+        )
+
+
+def _optimizer(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    optimizer = scenario.get("optimizer")
+    if optimizer in _ADAM:
+        yield Lever(
+            "optimizer-8bit",
+            "8-bit AdamW",
+            {"optimizer": "adamw-8bit"},
+            "Matches 32-bit Adam in its authors' runs; embeddings are best kept in 32 bit.",
+            "Dettmers et al. 2021, arXiv:2110.02861",
+        )
+        yield Lever(
+            "optimizer-adafactor",
+            "Adafactor",
+            {"optimizer": "adafactor"},
+            "Another optimizer: tune the rate again; can be less stable than Adam.",
+            "Shazeer & Stern 2018, arXiv:1804.04235",
+        )
+    if optimizer in {"adam", "adamw"}:
+        yield Lever(
+            "optimizer-fused",
+            "Fused AdamW step",
+            {"optimizer": "adamw-fused"},
+            "No known risk: the same update without the step's temporary copies.",
+            "torch.optim.AdamW, fused=True",
+        )
+
+
+def _precision(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    precision = scenario.get("precision")
+    if precision in {"fp32", "tf32"}:
+        for name, note in (
+            ("amp-bf16", "Rarely needs any change; 8 bits of mantissa."),
+            ("amp-fp16", "Needs loss scaling, which torch's GradScaler does; can overflow."),
+        ):
+            yield Lever(
+                f"precision-{name}",
+                f"Mixed precision ({name})",
+                {"precision": name},
+                note,
+                "Micikevicius et al. 2017, arXiv:1710.03740; torch.autocast",
+            )
+    if precision not in _SIXTEEN_BIT:
+        yield Lever(
+            "precision-bf16",
+            "Everything in bf16",
+            {"precision": "bf16"},
+            "Small updates are rounded away in 16-bit weights: long runs need stochastic rounding or a master copy.",
+            "Zamirai et al. 2020, arXiv:2010.06192",
+        )
+
+
+def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    method = scenario.get("method")
+    if not scenario.get("sequence_length"):
+        return
+    if method == "full":
+        yield Lever(
+            "lora",
+            "LoRA adapters",
+            {"method": "lora"},
+            "For fine-tuning only: learns less than training all weights, and forgets less.",
+            "Hu et al. 2021, arXiv:2106.09685; Biderman et al. 2024, arXiv:2405.09673",
+        )
+    if method in {"full", "lora"}:
+        yield Lever(
+            "qlora",
+            "QLoRA: adapters on a 4-bit model",
+            {"method": "qlora"},
+            "For fine-tuning only: as LoRA, and slower, since weights are unpacked in every pass.",
+            "Dettmers et al. 2023, arXiv:2305.14314",
+        )
+
+
+def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    parallelism = dict(scenario.get("parallelism") or {})
+    gpus = scenario.get("gpus", 1)
+    strategy = parallelism.get("strategy", "ddp")
+    if gpus > 1 and strategy in {"ddp", "zero1", "zero2"}:
+        for name, label in (("zero1", "ZeRO 1: optimizer state divided"), ("fsdp", "FSDP: everything divided")):
+            if name != strategy and not (name == "zero1" and strategy == "zero2"):
+                yield Lever(
+                    f"shard-{name}",
+                    label,
+                    {"parallelism": parallelism | {"strategy": name}},
+                    "Same result; weights are gathered again for every pass, which slow links do not hide."
+                    if name == "fsdp"
+                    else "Same result at about the same speed.",
+                    "Rajbhandari et al. 2019, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277",
+                )
+    if gpus == 1:
+        yield Lever(
+            "two-gpus",
+            "A second GPU, everything divided (FSDP)",
+            {"gpus": 2, "parallelism": parallelism | {"strategy": "fsdp"}},
+            "Costs a second card; weights pass over the link between the two in every pass.",
+            "Zhao et al. 2023, arXiv:2304.11277",
+        )
+    if parallelism.get("cpu_offload", "none") == "none":
+        yield Lever(
+            "offload-optimizer",
+            "Optimizer state in the host's memory",
+            {"parallelism": parallelism | {"cpu_offload": "optimizer"}},
+            "Same result, slower: gradients and weights cross PCIe and the processor does the update.",
+            "Ren et al. 2021, arXiv:2101.06840",
+        )
+
+
+def _inputs(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    length = scenario.get("sequence_length")
+    if length and length >= 128:
+        yield Lever(
+            "shorter-sequence",
+            f"Sequences half as long ({length // 2})",
+            {"sequence_length": length // 2},
+            "Another task: the model sees shorter contexts.",
+            "arithmetic",
+        )
+    size = scenario.get("image_size")
+    if isinstance(size, int) and size >= 128:
+        smaller = size * 3 // 4 // 32 * 32
+        yield Lever(
+            "smaller-image",
+            f"Smaller images ({smaller} px)",
+            {"image_size": smaller},
+            "Accuracy falls with resolution; train small and finish at full size to win most of it back.",
+            "Touvron et al. 2019, arXiv:1906.06423",
+        )
+    if scenario.get("zero_grad") == "keep":
+        yield Lever(
+            "free-gradients",
+            "Gradients freed after each step",
+            {"zero_grad": "free"},
+            "No known risk: torch's default.",
+            "torch.optim.Optimizer.zero_grad, set_to_none=True",
+        )
+
+
+def levers(scenario: Mapping[str, Any]) -> list[Lever]:
+    """List the single changes that may be made to a filled-in scenario."""
+    kinds = (_attention, _loss, _checkpointing, _optimizer, _precision, _method, _sharding, _inputs)
+    return [lever for kind in kinds for lever in kind(scenario)]
+
+
+def _peak(result: Mapping[str, Any]) -> int:
+    return int(result["memory"]["peak_reserved_bytes"])
+
+
+def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, Any]]:
+    """Evaluate each single change and rank them by what they buy.
+
+    Parameters
+    ----------
+    scenario : Mapping
+        Filled in, as the result repeats it.
+    evaluate : Callable
+        The evaluation, ``calc.evaluation.evaluate``.
+
+    Returns
+    -------
+    list[dict]
+        ``id``, ``label``, ``change``, ``risk``, ``source``; ``saved_bytes`` at the scenario's micro-batch;
+        ``max_micro_batch`` and ``batch_gained``; ``speed_ratio``: samples per second at the change's largest batch over
+        those at the scenario's own (None where either does not fit). Most batch gained first, then the faster, then the
+        more saved. A change that the model or card refuses is left out.
+    """
+    at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
+    base = evaluate(at_largest)
+    micro_batch = max(1, scenario.get("micro_batch") or base["max_micro_batch"])
+    base_same = evaluate({**at_largest, "micro_batch": micro_batch})
+    rows = []
+    for lever in levers(scenario):
+        changed = {**at_largest, **lever.change}
+        try:
+            largest = evaluate(changed)
+            same = evaluate({**changed, "micro_batch": micro_batch})
+        except ScenarioError:
+            continue
+        rows.append(
+            {
+                "id": lever.id,
+                "label": lever.label,
+                "change": dict(lever.change),
+                "risk": lever.risk,
+                "source": lever.source,
+                "saved_bytes": _peak(base_same) - _peak(same),
+                "max_micro_batch": largest["max_micro_batch"],
+                "batch_gained": largest["max_micro_batch"] - base["max_micro_batch"],
+                "speed_ratio": _speed_ratio(largest, base),
+            }
+        )
+    rows.sort(key=lambda row: (-row["batch_gained"], -(row["speed_ratio"] or 0), -row["saved_bytes"]))
+    return rows
+
+
+def _speed_ratio(changed: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
+    if not (changed["max_micro_batch"] and base["max_micro_batch"]):
+        return None
+    return float(changed["samples_per_second"] / base["samples_per_second"])

@@ -1,0 +1,126 @@
+"""Levers and comparisons on a made-up evaluation whose answers are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from calc import advice, comparison
+from calc.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCENARIO = {
+    "model": "toy",
+    "sequence_length": 1024,
+    "precision": "amp-bf16",
+    "optimizer": "adamw",
+    "checkpointing": "none",
+    "attention": "eager",
+    "loss": "standard",
+    "method": "full",
+    "zero_grad": "free",
+    "gpus": 1,
+    "parallelism": {"strategy": "ddp"},
+}
+LIMIT = 1000
+
+
+def evaluate(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """A card of 1000 bytes: 400 of state, 50 a sample, each lever with an effect of its own."""
+    if scenario["precision"] == "bf16":
+        raise ScenarioError("precision", "this card has no bf16")
+    fixed = 400 - 100 * (scenario["optimizer"] == "adamw-8bit") - 150 * (scenario["method"] != "full")
+    each = 50 - 30 * (scenario["checkpointing"] == "full") - 5 * (scenario["attention"] == "sdpa")
+    each = each * scenario["sequence_length"] // 1024
+    largest = max(0, (LIMIT - fixed) // each)
+    batch = scenario.get("micro_batch", largest)
+    rate = 10.0 * (0.75 if scenario["checkpointing"] == "full" else 1.0)
+    peak = fixed + each * batch
+    return {
+        "scenario": {**scenario},
+        "parameters": 10,
+        "trainable_parameters": 10,
+        "micro_batch": batch,
+        "max_micro_batch": largest,
+        "memory": {
+            "peak_allocated_bytes": peak,
+            "peak_reserved_bytes": peak,
+            "limit_bytes": LIMIT,
+            "components": [{"id": "weights", "bytes": fixed}, {"id": "activations", "bytes": each * batch}],
+        },
+        "step_seconds": batch / rate,
+        "samples_per_second": rate,
+    }
+
+
+def test_levers_are_ranked_by_the_batch_they_buy() -> None:
+    rows = advice.advise(SCENARIO, evaluate)
+    gained = [row["batch_gained"] for row in rows]
+    assert gained == sorted(gained, reverse=True)
+    first = rows[0]
+    assert first["id"] == "checkpoint-full"
+    assert first["saved_bytes"] == 30 * 12
+    assert first["batch_gained"] == 30 - 12
+    assert first["speed_ratio"] == 0.75
+
+
+def test_a_change_the_card_refuses_is_left_out() -> None:
+    ids = {row["id"] for row in advice.advise(SCENARIO, evaluate)}
+    assert "precision-bf16" not in ids
+    assert {"sdpa", "fused-loss", "optimizer-8bit", "qlora", "two-gpus", "shorter-sequence"} <= ids
+
+
+def test_every_lever_says_its_risk_and_source() -> None:
+    for lever in advice.levers({**SCENARIO, "precision": "fp32", "zero_grad": "keep", "image_size": 224, "gpus": 8}):
+        assert lever.risk.endswith(".")
+        assert lever.source
+
+
+def test_what_is_set_already_is_not_offered() -> None:
+    done = {
+        **SCENARIO,
+        "attention": "sdpa",
+        "loss": "fused",
+        "checkpointing": "full",
+        "optimizer": "adamw-8bit",
+        "precision": "bf16",
+        "method": "qlora",
+        "gpus": 8,
+        "parallelism": {"strategy": "fsdp", "cpu_offload": "optimizer"},
+        "sequence_length": 64,
+    }
+    assert advice.levers(done) == []
+
+
+def test_a_given_micro_batch_is_where_bytes_are_compared() -> None:
+    rows = {row["id"]: row for row in advice.advise({**SCENARIO, "micro_batch": 4}, evaluate)}
+    assert rows["checkpoint-full"]["saved_bytes"] == 30 * 4
+    assert rows["checkpoint-full"]["batch_gained"] == 18
+
+
+def test_where_nothing_fits_speed_is_not_compared() -> None:
+    huge = {**SCENARIO, "sequence_length": 1024 * 64}
+    rows = advice.advise(huge, evaluate)
+    assert all(row["speed_ratio"] is None for row in rows)
+
+
+class TestComparison:
+    def test_only_what_differs_is_a_column(self) -> None:
+        found = comparison.compare([SCENARIO, {**SCENARIO, "checkpointing": "full"}], evaluate)
+        assert found["fields"] == ["checkpointing"]
+        assert [row["settings"]["checkpointing"] for row in found["rows"]] == ["none", "full"]
+        assert [row["max_micro_batch"] for row in found["rows"]] == [12, 30]
+        assert found["rows"][0]["components"] == {"weights": 400, "activations": 600}
+
+    def test_a_scenario_without_an_answer_keeps_its_place(self) -> None:
+        found = comparison.compare([SCENARIO, {**SCENARIO, "precision": "bf16"}], evaluate)
+        assert found["rows"][1]["error"]["field"] == "precision"
+        assert found["rows"][1]["settings"]["precision"] == "bf16"
+
+    @pytest.mark.parametrize("count", [1, 9])
+    def test_how_many(self, count: int) -> None:
+        with pytest.raises(ScenarioError, match="2 to 8"):
+            comparison.compare([SCENARIO] * count, evaluate)
