@@ -9,13 +9,15 @@ library derives from other keys is in `calc.catalog.config_rules`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from calc.catalog.config_rules import (
+from calc.catalog.config_checks import check_heads, check_values, without_empty
+from calc.catalog.config_keys import (
     EXPERT_KEYS,
     FEED_FORWARD_KEYS,
     FIELD,
@@ -23,11 +25,9 @@ from calc.catalog.config_rules import (
     KEY_VALUE_HEAD_KEYS,
     LAYER_KEYS,
     WIDTH_KEYS,
-    check_heads,
-    check_numbers,
-    derive,
     first_of,
 )
+from calc.catalog.config_rules import derive
 from calc.errors import ScenarioError
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -68,6 +68,7 @@ _OTHER_FILES: tuple[tuple[tuple[str, ...], str], ...] = (
         "this is a timm configuration: a name without sizes. Choose the torchvision model from the list",
     ),
 )
+_CLASS_NAME_BEFORE = re.compile(r"^\w+Config\s*(?=\{)")  # as print(model.config) shows it
 _TOKEN_OPTIONS = ("max_new_tokens", "temperature", "top_p", "top_k", "eos_token_id")
 
 
@@ -124,8 +125,7 @@ def parse_config_text(text: str) -> dict[str, Any]:
             "this is what print(model) shows; it lacks what the calculation needs, such as the number of heads. "
             "Use print(model.config.to_json_string()) and paste that",
         )
-    if stripped.startswith(head.split(" ", 1)[0]) and head.endswith("Config {"):
-        stripped = stripped.split(" ", 1)[1]  # print(model.config): the class's name, then JSON
+    stripped = _CLASS_NAME_BEFORE.sub("", stripped)
     try:
         value = json.loads(stripped, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -278,6 +278,12 @@ def _as_relative(config: Mapping[str, Any], model_type: str | None) -> tuple[dic
         value, own = first_of(config, keys), _own_name(entry, keys)
         if value is not None and own is not None:
             given[own] = value
+    # The relative's own sizes of heads say nothing about this model.
+    groups = _own_name(entry, KEY_VALUE_HEAD_KEYS)
+    if groups is not None and first_of(config, KEY_VALUE_HEAD_KEYS) is None:
+        given[groups] = first_of(config, HEAD_KEYS)
+    if "head_dim" in entry["defaults"] and config.get("head_dim") is None:
+        given["head_dim"] = None
     note = f"There is no model_type; the model is answered as {relative}."
     if model_type is not None:
         note = f"model_type {model_type!r} is not known; it is answered as {relative}, its nearest relative."
@@ -305,6 +311,9 @@ def _complete(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     rope = given.get("rope_parameters") or given.get("rope_scaling")
     if isinstance(rope, Mapping) and "partial_rotary_factor" in rope:
         given["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    share = given.get("partial_rotary_factor", 1)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ScenarioError(FIELD, f"partial_rotary_factor must be from 0 to 1, not {share!r}")
     labels = given.get("id2label")
     if isinstance(labels, Mapping) and labels:
         given["num_labels"] = len(labels)
@@ -313,8 +322,8 @@ def _complete(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
         if inner is not None and not isinstance(inner, Mapping):
             raise ScenarioError(FIELD, f"{part} must be an object, not {inner!r}")
         given[part] = _complete(inner or {}, part_type)
-    completed = {**entry["defaults"], **given, "model_type": model_type}
-    check_numbers(completed)
+    completed = {**entry["defaults"], **without_empty(given, entry["defaults"]), "model_type": model_type}
+    check_values(completed, entry["defaults"])
     check_heads(completed, model_type)
-    derive(completed, model_type, given)
+    derive(completed, model_type, given=given, defaults=entry["defaults"])
     return completed

@@ -1,0 +1,146 @@
+"""What no configuration may hold: wrong kinds of values, absurd sizes, heads that do not divide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calc.catalog.config_keys import (
+    EXPERT_KEYS,
+    FEED_FORWARD_KEYS,
+    FIELD,
+    HEAD_KEYS,
+    KEY_VALUE_HEAD_KEYS,
+    LAYER_KEYS,
+    WIDTH_KEYS,
+    first_of,
+)
+from calc.errors import ScenarioError
+
+_MAX_BY_KEY = {
+    **dict.fromkeys((*LAYER_KEYS, "decoder_layers", "num_decoder_layers", "num_single_layers"), 10_000),
+    **dict.fromkeys((*WIDTH_KEYS, *FEED_FORWARD_KEYS, "decoder_ffn_dim", "moe_intermediate_size"), 1_000_000),
+    **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "hidden_dim", "projection_dim"), 1_000_000),
+    **dict.fromkeys((*HEAD_KEYS, *KEY_VALUE_HEAD_KEYS, "decoder_attention_heads"), 100_000),
+    **dict.fromkeys((*EXPERT_KEYS, "num_experts_per_tok"), 100_000),
+    **dict.fromkeys(("head_dim", "d_kv", "kv_lora_rank", "q_lora_rank", "v_head_dim"), 100_000),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim"), 100_000),
+    **dict.fromkeys(("no_rope_layer_interval", "sliding_window_pattern", "global_attn_every_n_layers"), 10_000),
+    **dict.fromkeys(("vocab_size", "num_labels"), 100_000_000),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 1_000_000_000),
+    **dict.fromkeys(("patch_size", "num_channels", "num_mel_bins"), 10_000),
+    "image_size": 100_000,
+}
+_MAY_BE_NULL = {*KEY_VALUE_HEAD_KEYS, "head_dim", "q_lora_rank"}
+_RATE_SUFFIXES = ("dropout", "dropout_prob", "dropout_rate", "_pdrop", "layerdrop", "drop_path_rate")
+_NO_RATES = ("token_dropout",)  # a switch of ESM
+_MAX_STAGES = 10
+_KIND_OF_NULL_DEFAULTS = {
+    "layer_types": "a list",
+    "no_rope_layers": "a list",
+    "attention_types": "a list",
+    "mlp_only_layers": "a list",
+    "sliding_window": "a number",
+}
+_NUMBER_OR_PAIR = ("image_size", "patch_size")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a text"
+    return "an object" if isinstance(value, Mapping) else "a list"
+
+
+def without_empty(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given keys without those whose null stands for the default: switches, texts, lists and objects."""
+    return {
+        key: value
+        for key, value in given.items()
+        if value is not None or key not in defaults or defaults[key] is None or _kind(defaults[key]) == "a number"
+    }
+
+
+def check_values(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse values of another kind than the library's default, sizes out of range, and rates outside 0 to 1.
+
+    Whole numbers written with a decimal point become integers, in place.
+
+    Raises
+    ------
+    ScenarioError
+        Field ``model``; the message names the key and what is allowed.
+    """
+    for key, value in config.items():
+        if key in defaults:
+            _check_kind(key, value, defaults[key])
+        if key.endswith(_RATE_SUFFIXES) and key not in _NO_RATES and value is not None:
+            if _kind(value) != "a number" or not 0 <= value < 1:
+                raise ScenarioError(FIELD, f"{key} must be at least 0 and below 1, not {value!r}")
+        elif isinstance(value, list | tuple):
+            _check_sizes(key, value)
+        elif key in _MAX_BY_KEY and (value is not None or (defaults.get(key) is not None and key not in _MAY_BE_NULL)):
+            config[key] = _whole_number(key, value)
+    layers = first_of(config, LAYER_KEYS)
+    layer_types = config.get("layer_types")
+    if isinstance(layer_types, list) and len(layer_types) != layers:
+        raise ScenarioError(FIELD, f"layer_types has {len(layer_types)} entries for {layers} layers")
+
+
+def _check_kind(key: str, value: Any, default: Any) -> None:
+    wanted = _KIND_OF_NULL_DEFAULTS.get(key) if default is None else _kind(default)
+    if value is None or wanted is None or _kind(value) == wanted:
+        return
+    if key in _NUMBER_OR_PAIR and _kind(value) == "a list":
+        return
+    raise ScenarioError(
+        FIELD, f"{key} must be a {wanted}, not {value!r}".replace("a true", "true").replace("a ob", "an ob")
+    )
+
+
+def _check_sizes(key: str, values: list[Any] | tuple[Any, ...]) -> None:
+    """Refuse stages (of vision models) that are no positive whole numbers."""
+    if key not in {"depths", "hidden_sizes", "num_heads", *_NUMBER_OR_PAIR}:
+        return
+    whole = all(isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1_000_000 for value in values)
+    if not 1 <= len(values) <= _MAX_STAGES or not whole:
+        raise ScenarioError(FIELD, f"{key} must be a list of 1 to {_MAX_STAGES} positive whole numbers, not {values!r}")
+
+
+def _whole_number(key: str, value: Any) -> int:
+    if _kind(value) != "a number" or value != value // 1:
+        raise ScenarioError(FIELD, f"{key} must be a whole number, not {'null' if value is None else repr(value)}")
+    if not 1 <= value <= _MAX_BY_KEY[key]:
+        raise ScenarioError(FIELD, f"{key} must be from 1 to {_MAX_BY_KEY[key]:,}, not {value!r}")
+    return int(value)
+
+
+def check_heads(config: Mapping[str, Any], model_type: str) -> None:
+    """Refuse heads that do not divide, before anything is derived from them.
+
+    Raises
+    ------
+    ScenarioError
+        Field ``model``; the message names both keys.
+    """
+    if model_type[0].isupper():
+        return  # diffusers states head sizes directly
+    width_key = next((key for key in ("hidden_size", "n_embd", "d_model") if isinstance(config.get(key), int)), None)
+    states_head_size = any(config.get(key) is not None for key in ("head_dim", "d_kv", "d_head", "kv_channels"))
+    if width_key is not None and not states_head_size:
+        for key in (*HEAD_KEYS, "decoder_attention_heads"):
+            if isinstance(config.get(key), int) and config[width_key] % config[key]:
+                raise ScenarioError(
+                    FIELD, f"{key} ({config[key]}) does not divide {width_key} ({config[width_key]}); give head_dim too"
+                )
+    heads = first_of(config, HEAD_KEYS)
+    if isinstance(heads, int) and "kv_lora_rank" not in config:  # latent attention keeps no key/value heads
+        for key in KEY_VALUE_HEAD_KEYS:
+            if isinstance(config.get(key), int) and heads % config[key]:
+                raise ScenarioError(FIELD, f"{key} ({config[key]}) does not divide the attention heads ({heads})")
+    per_token, experts = config.get("num_experts_per_tok"), first_of(config, EXPERT_KEYS)
+    if isinstance(per_token, int) and isinstance(experts, int) and per_token > experts:
+        raise ScenarioError(FIELD, f"num_experts_per_tok ({per_token}) is more than the experts ({experts})")
