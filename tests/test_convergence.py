@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,14 @@ class TestTradeoff:
         assert fit.fewest_steps == pytest.approx(row["fewest_steps"], rel=0.01)
         assert fit.critical_batch == pytest.approx(row["critical_batch"][0], rel=0.01)
         assert fit.rms_log_error < 0.08
+
+    @pytest.mark.parametrize("run", published.samples_to_target(), ids=lambda run: run["task"])
+    def test_fits_of_mlperfs_results(self, run: dict[str, Any]) -> None:
+        row = next(r for r in published.critical_batches() if r["task"].startswith(run["task"]))
+        steps = [examples / batch for examples, batch in zip(run["examples"], run["batch"], strict=True)]
+        fit = tradeoff.fit_tradeoff(run["batch"], steps)
+        assert fit.critical_batch == pytest.approx(row["critical_batch"][0], rel=0.025)
+        assert fit.rms_log_error < 0.1
 
     def test_one_batch_gives_no_fit(self) -> None:
         with pytest.raises(ScenarioError, match="two runs"):
