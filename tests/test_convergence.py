@@ -233,6 +233,10 @@ class TestAssess:
         assert band["low"] == pytest.approx(3.25e6, rel=0.01)
         assert band["high"] == pytest.approx(5.54e6, rel=0.01)
         assert found["verdict"].startswith("Yes")
+        curve = convergence.tradeoff_curve(found)
+        assert curve is not None
+        assert curve["batch"][0] < 512 * 2048 < curve["batch"][-1]
+        assert all(low <= high for low, high in zip(curve["steps_factor_low"], curve["steps_factor_high"], strict=True))
         assert found["updates"] == pytest.approx(20e9 / 2048 / 512)
 
     def test_a_band_is_never_one_law(self) -> None:
@@ -299,4 +303,5 @@ class TestAssess:
     def test_nothing_close_is_said(self) -> None:
         found = convergence.assess(task="speech-seq2seq", global_batch=16, parameters=1, optimizer="adamw")
         assert found["critical_batch"] is None
+        assert convergence.tradeoff_curve(found) is None
         assert "two gradient norms" in found["verdict"]

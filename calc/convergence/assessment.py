@@ -146,18 +146,24 @@ def verdict(batch: float, band: CriticalBand) -> str:
     )
 
 
-def tradeoff_curve(band: CriticalBand, batch: float, points: int = 41) -> dict[str, Any]:
-    """Sample steps and examples against batch for both ends of the band, two decades around it, for the figure."""
-    low = math.log10(min(band.low, batch)) - 1
-    high = math.log10(max(band.high, batch)) + 1
+def tradeoff_curve(assessment: Mapping[str, Any], points: int = 41) -> dict[str, Any] | None:
+    """Sample steps and examples against batch for both ends of an assessment's band, for the figure.
+
+    A decade beyond the band and the batch on either side; None where no critical batch is known.
+    """
+    band = assessment["critical_batch"]
+    if band is None:
+        return None
+    low = math.log10(min(band["low"], band["batch"])) - 1
+    high = math.log10(max(band["high"], band["batch"])) + 1
     batches = [10 ** (low + (high - low) * i / (points - 1)) for i in range(points)]
     return {
-        "unit": band.unit,
+        "unit": band["unit"],
         "batch": batches,
-        "steps_factor_low": [tradeoff.steps_factor(b, band.low) for b in batches],
-        "steps_factor_high": [tradeoff.steps_factor(b, band.high) for b in batches],
-        "examples_factor_low": [tradeoff.examples_factor(b, band.high) for b in batches],
-        "examples_factor_high": [tradeoff.examples_factor(b, band.low) for b in batches],
+        "steps_factor_low": [tradeoff.steps_factor(b, band["low"]) for b in batches],
+        "steps_factor_high": [tradeoff.steps_factor(b, band["high"]) for b in batches],
+        "examples_factor_low": [tradeoff.examples_factor(b, band["high"]) for b in batches],
+        "examples_factor_high": [tradeoff.examples_factor(b, band["low"]) for b in batches],
     }
 
 
@@ -248,7 +254,6 @@ def assess(
         "tradeoff": None,
         "verdict": "No measured critical batch is close to this run: paste two gradient norms to find your own.",
         "closest_task": row,
-        "tasks": published.critical_batches(),
         "updates": generalization.updates(samples, global_batch) if samples else None,
         "generalization": [series["id"] for series in generalization.nearest_series(family, dataset)],
         "learning_rate": None,
@@ -264,7 +269,6 @@ def assess(
             "tradeoff": {
                 "steps_factor": sorted(tradeoff.steps_factor(batch, b) for b in (band.low, band.high)),
                 "examples_factor": sorted(tradeoff.examples_factor(batch, b) for b in (band.low, band.high)),
-                "curve": tradeoff_curve(band, batch),
                 "source": tradeoff.SOURCE,
             },
             "verdict": verdict(batch, band),
