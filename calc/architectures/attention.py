@@ -1,0 +1,95 @@
+"""Attention as Hugging Face's implementations run it: which kernel torch takes, and what each keeps.
+
+transformers/integrations/sdpa_attention.py and each model's eager_attention_forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calc.replay import ops
+from calc.replay.ops import Heads
+from calc.replay.tape import Dtype
+
+if TYPE_CHECKING:
+    from calc.replay.tape import Tape, Tensor
+
+FLASH_WIDEST_HEAD = 256
+"""Widest head of torch's flash kernel (sdp_utils.cpp, check_head_dim_size_flash)."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """An attention mask that the implementation materializes; ``batched`` where each sample has its own."""
+
+    tensor: Tensor
+
+
+def boolean_mask(tape: Tape, queries: int, keys: int, *, batched: bool = False) -> Tensor:
+    """A boolean mask (queries, keys), made once for the model."""
+    return tape.empty((queries, keys), Dtype.BOOL, batched=batched)
+
+
+def _runs_in(q: Tensor) -> Dtype:
+    autocast = q.tape.autocast
+    return q.dtype if autocast is None else autocast.dtype
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None) -> Tensor:
+    """``F.scaled_dot_product_attention`` by the kernel torch takes on CUDA.
+
+    flash: 16-bit, no mask, equal widths up to 256; memory-efficient: the rest with whole heads; math: grouped keys
+    where the flash kernel can't run.
+    """
+    dtype = _runs_in(q)
+    q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
+    if dtype.itemsize == 2 and mask is None and heads.width == heads.value_width and heads.width <= FLASH_WIDEST_HEAD:
+        padded = -heads.width % 8
+        if padded:
+            wide = heads.width + padded
+            q, k, v = (ops.pad_last(t, wide, heads.width) for t in (q, k, v))
+            heads = heads._replace(width=wide, value_width=wide)
+        return ops.flash_attention(q, k, v, heads)
+    alignment = 8 if dtype.itemsize == 2 else 4
+    if heads.key == heads.query and heads.width % alignment == 0 and heads.value_width % alignment == 0:
+        bias = None
+        if mask is not None:
+            bias = q.tape.empty(mask.shape, dtype, batched=mask.batched) if mask.dtype is Dtype.BOOL else ops.cast(mask, dtype)
+        return ops.efficient_attention(q, k, v, heads, bias)
+    out = ops.math_attention(q, k, v, heads, dropout_probability=dropout, mask=mask)
+    return ops.copy(out)
+
+
+def eager(
+    q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None, fp32_softmax: bool = True
+) -> Tensor:
+    """Scores as a matrix: product, scale, mask, softmax (in fp32, cast back), dropout, product."""
+    if heads.key != heads.query:
+        k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
+    dtype = _runs_in(q)
+    scores = ops.scale(ops.matmul(q, k, (heads.query, heads.queries, heads.keys), heads.width))
+    if mask is not None:
+        scores = ops.add(scores, mask)
+    weights = ops.softmax(scores, Dtype.FP32 if fp32_softmax else None)
+    del scores
+    weights = ops.cast(weights, dtype) if fp32_softmax else weights
+    weights = ops.dropout(weights, dropout)
+    out = ops.matmul(weights, v, (heads.query, heads.queries, heads.value_width), heads.keys)
+    del weights
+    return ops.copy(out).view(heads.queries, heads.query * heads.value_width)
+
+
+def attend(
+    kind: str, q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None
+) -> Tensor:
+    """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``."""
+    if kind == "eager":
+        return eager(q, k, v, heads, dropout=dropout, mask=mask)
+    if kind == "flash-attention-2":
+        dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
+        return ops.flash_attention(*(ops.cast(t, dtype) for t in (q, k, v)), heads)
+    if heads.key != heads.query and mask is not None:
+        k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
+        heads = heads._replace(key=heads.query)
+    return sdpa(q, k, v, heads, dropout=dropout, mask=mask)

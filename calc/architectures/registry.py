@@ -1,0 +1,20 @@
+"""Which configuration is built by which architecture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calc.architectures import decoders
+
+if TYPE_CHECKING:
+    from calc.architectures.model import Architecture
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "gpt2": decoders.GPT2,
+    "llama": decoders.Llama,
+}
+
+
+def architecture(model_type: str) -> Architecture:
+    """The architecture of a model type; KeyError where there is none."""
+    return ARCHITECTURES[model_type]

@@ -1,0 +1,777 @@
+"""torch's operations as the replay sees them: what each allocates, keeps for backward, and computes.
+
+Source of what is kept: torch/tools/autograd/derivatives.yaml; of autocast's lists: aten/src/ATen/autocast_mode.h;
+of attention kernels: aten/src/ATen/native/transformers/cuda. A ``backward`` closure keeps alive what it names:
+each says so by naming as little as torch saves.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from calc.replay.tape import Dtype, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from calc.replay.tape import Parameter, Tape
+
+
+def _promoted(*tensors: Tensor) -> Dtype:
+    return max((t.dtype for t in tensors), key=lambda d: d.rank)
+
+
+def _broadcast(*tensors: Tensor) -> Tensor:
+    """The operand whose shape the result has."""
+    return max(tensors, key=lambda t: (t.batched, t.numel))
+
+
+def cast(x: Tensor, dtype: Dtype) -> Tensor:
+    """``x.to(dtype)``: the tensor itself where it has that type."""
+    if x.dtype is dtype:
+        return x
+    tape, source = x.tape, x.dtype
+    out = tape.like(x, dtype)
+    tape.kernel([x], [out])
+    return tape.record(out, [x], lambda grad: [tape.cast_gradient(grad, source)])
+
+
+def copy(x: Tensor) -> Tensor:
+    """``clone()`` or ``contiguous()`` of a tensor that is not."""
+    tape = x.tape
+    out = tape.like(x)
+    tape.kernel([x], [out])
+    return tape.record(out, [x], lambda grad: [grad])
+
+
+def transposed(x: Tensor) -> Tensor:
+    """A view whose gradient comes back in another layout and is made contiguous before its use."""
+    tape = x.tape
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        out = tape.like(grad)
+        tape.kernel([grad], [out])
+        return [out]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """``a + b``: keeps nothing; the gradient goes to both as it is."""
+    tape = a.tape
+    shape = _broadcast(a, b)
+    out = tape.empty(shape.shape, _promoted(a, b), batched=shape.batched)
+    tape.kernel([a, b], [out])
+    return tape.record(out, [a, b], lambda grad: [grad, grad])
+
+
+def add_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """``a += b``."""
+    tape = a.tape
+    tape.kernel([a, b], [a])
+    return tape.record(Tensor(a.storage, a.shape, a.dtype, a.batched), [a, b], lambda grad: [grad, grad])
+
+
+def scale(x: Tensor) -> Tensor:
+    """``x * number`` or ``x / number``: keeps nothing."""
+    tape = x.tape
+    out = tape.like(x)
+    tape.kernel([x], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def shift(x: Tensor) -> Tensor:
+    """``x + number``: keeps nothing, the gradient passes."""
+    tape = x.tape
+    out = tape.like(x)
+    tape.kernel([x], [out])
+    return tape.record(out, [x], lambda grad: [grad])
+
+
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """``a * b``: keeps each operand that the other's gradient needs."""
+    tape = a.tape
+    shape = _broadcast(a, b)
+    kept_a = a.data if b.requires_grad else None
+    kept_b = b.data if a.requires_grad else None
+    if tape.recording and (kept_a or kept_b):
+        tape.saves()
+    out = tape.empty(shape.shape, _promoted(a, b), batched=shape.batched)
+    tape.kernel([a, b], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_a = of_b = None
+        if kept_b is not None:
+            of_a = tape.like(grad)
+            tape.kernel([grad, kept_b], [of_a])
+        if kept_a is not None:
+            of_b = tape.like(grad)
+            tape.kernel([grad, kept_a], [of_b])
+        return [of_a, of_b]
+
+    return tape.record(out, [a, b], backward)
+
+
+def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: Dtype | None = None) -> Tensor:
+    """A function of one tensor by one kernel (gelu, silu, tanh, sigmoid, exp, rsqrt, pow...).
+
+    ``keeps`` is ``input``, ``output`` or ``nothing``; ``temporaries`` counts tensors of x's size that backward makes
+    and drops beside its result.
+    """
+    tape = x.tape
+    if tape.recording and x.requires_grad and keeps == "input":
+        tape.saves()
+    out = tape.like(x, dtype)
+    tape.kernel([x], [out])
+    if tape.recording and x.requires_grad and keeps == "output":
+        tape.saves()
+    kept = {"input": x, "output": out, "nothing": None}[keeps]
+    kept = kept.data if kept is not None else None
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        scratch = [tape.like(grad) for _ in range(temporaries)]
+        result = tape.like(grad)
+        tape.kernel([grad, *([kept] if kept is not None else []), *scratch], [result, *scratch])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def power(x: Tensor) -> Tensor:
+    """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, two alive at once."""
+    tape = x.tape
+    if tape.autocast is not None:
+        x = cast(x, Dtype.FP32)
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.like(x)
+    tape.kernel([x], [out])
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        raised = tape.like(kept)
+        tape.kernel([kept], [raised])
+        scaled = tape.like(kept)
+        tape.kernel([raised], [scaled])
+        del raised
+        result = tape.like(kept)
+        tape.kernel([scaled, grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def mean_last(x: Tensor, groups: int, dtype: Dtype | None = None) -> Tensor:
+    """``x.mean(-1, keepdim=True)``: keeps nothing; backward makes the broadcast gradient whole."""
+    tape = x.tape
+    out = tape.empty((groups,), dtype or x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    shape, kind, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, kind, batched=batched)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def reduce_sum(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``x.sum(dims)``: keeps nothing; its gradient is an expanded view, made whole only where it must be."""
+    tape = x.tape
+    out = tape.empty(shape, x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    return tape.record(out, [x], lambda grad: [grad])
+
+
+def dropout(x: Tensor, probability: float) -> Tensor:
+    """``nn.Dropout`` in training: keeps a mask of one byte an element (native_dropout)."""
+    if probability <= 0:
+        return x
+    tape = x.tape
+    out = tape.like(x)
+    mask = tape.like(x, Dtype.BOOL)
+    tape.kernel([x], [out, mask])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad, mask], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def softmax(x: Tensor, dtype: Dtype | None = None) -> Tensor:
+    """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``."""
+    tape = x.tape
+    wanted = dtype or (Dtype.FP32 if tape.autocast is not None else x.dtype)
+    if tape.autocast is not None:
+        x = cast(x, wanted)
+    source = x.dtype
+    out = tape.like(x, wanted)
+    tape.kernel([x], [out])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    kept = out.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad, source)
+        tape.kernel([grad, kept], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def layer_norm(x: Tensor, weight: Parameter | None, bias: Parameter | None, groups: int) -> Tensor:
+    """``nn.LayerNorm`` / ``nn.GroupNorm`` in one kernel: keeps input, mean and reciprocal deviation. fp32 under autocast."""
+    tape = x.tape
+    if tape.autocast is not None:
+        x = cast(x, Dtype.FP32)
+    operands = [tape.parameter(p) for p in (weight, bias) if p is not None]
+    if tape.recording and (x.requires_grad or any(o.requires_grad for o in operands)):
+        tape.saves()
+    out = tape.like(x)
+    mean = tape.empty((groups,), Dtype.FP32, batched=x.batched)
+    deviation = tape.empty((groups,), Dtype.FP32, batched=x.batched)
+    tape.kernel([x], [out])
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept)
+        of_parameters = [tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands]
+        tape.kernel([grad, kept, mean, deviation], [result])
+        return [result, *of_parameters]
+
+    return tape.record(out, [x, *operands], backward)
+
+
+def rms_norm_fused(x: Tensor, weight: Parameter | None, groups: int) -> Tensor:
+    """``nn.RMSNorm`` (torch's own kernel): keeps input and reciprocal root mean square."""
+    tape = x.tape
+    if tape.autocast is not None:
+        x = cast(x, Dtype.FP32)
+    operands = [tape.parameter(weight)] if weight is not None else []
+    tape.saves()
+    out = tape.like(x)
+    root = tape.empty((groups,), Dtype.FP32, batched=x.batched)
+    tape.kernel([x], [out])
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept)
+        tape.kernel([grad, kept, root], [result])
+        return [result, *(tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands)]
+
+    return tape.record(out, [x, *operands], backward)
+
+
+def embedding(tape: Tape, tokens: int, weight: Parameter, *, batched: bool = True) -> Tensor:
+    """``nn.Embedding``: keeps the indices, which the batch holds anyway; its gradient is a whole table."""
+    operand = tape.parameter(weight)
+    width = weight.shape[-1]
+    out = tape.empty((tokens, width), weight.dtype, batched=batched)
+    tape.kernel([out], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        table = tape.empty(operand.shape, operand.dtype, batched=False)
+        tape.kernel([grad], [table])
+        return [table]
+
+    return tape.record(out, [operand], backward)
+
+
+def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
+    """``x @ weight (+ bias)``: keeps the input where the weight trains and the weight where the input has a gradient.
+
+    The last dimension of ``x`` is contracted; ``weight`` may be stored either way round.
+    """
+    tape = x.tape
+    low = tape.autocast.dtype if tape.autocast is not None else x.dtype
+    w = tape.cast_parameter(weight, low)
+    x = cast(x, low)
+    b = tape.cast_parameter(bias, low) if bias is not None else None
+    return product(x, w, b)
+
+
+def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """`linear` of operands that already have the right type."""
+    tape = x.tape
+    inner = x.shape[-1]
+    columns = w.numel // inner
+    rows = x.numel // inner
+    kept_x = x.data if w.requires_grad else None
+    kept_w = w.data if x.requires_grad else None
+    if tape.recording and (kept_x is not None or kept_w is not None):
+        tape.saves()
+    out = tape.empty((*x.shape[:-1], columns), x.dtype, batched=x.batched)
+    tape.product(rows, columns, inner, batched=x.batched, itemsize=x.dtype.itemsize)
+    x_shape, dtype, batched, w_shape = x.shape, x.dtype, x.batched, w.shape
+    bias_trains = b is not None and b.requires_grad
+    bias_absent = b is None
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_x = of_w = of_b = None
+        if kept_w is not None:
+            of_x = tape.empty(x_shape, dtype, batched=batched)
+            of_x.is_view = len(x_shape) > 1
+            tape.product(rows, inner, columns, batched=batched, itemsize=dtype.itemsize)
+        if kept_x is not None:
+            of_w = tape.empty(w_shape, dtype, batched=False)
+            of_w.is_view = True
+            tape.product(rows, inner, columns, batched=batched, itemsize=dtype.itemsize)
+        if bias_trains:
+            of_b = tape.empty((columns,), dtype, batched=False)
+            tape.kernel([grad], [of_b])
+        return [of_x, of_w, of_b][: 2 if bias_absent else 3]
+
+    return tape.record(out, [x, w] if b is None else [x, w, b], backward)
+
+
+def quantized_linear(x: Tensor, weight: Parameter, bias: Parameter | None) -> Tensor:
+    """A frozen NF4 weight: dequantized for the product, forward and backward, and dropped; keeps no input.
+
+    bitsandbytes/autograd/_functions.py, MatMul4Bit.
+    """
+    tape = x.tape
+    low = tape.autocast.dtype if tape.autocast is not None else x.dtype
+    x = cast(x, low)
+    b = tape.cast_parameter(bias, low) if bias is not None else None
+    inner, columns = x.shape[-1], weight.numel // x.shape[-1]
+    rows = x.numel // inner
+    with tape.within("casts"):
+        whole = tape.empty(weight.shape, low, batched=False)
+    out = tape.empty((*x.shape[:-1], columns), low, batched=x.batched)
+    tape.product(rows, columns, inner, batched=x.batched, itemsize=low.itemsize)
+    del whole
+    shape, batched, input_trains = x.shape, x.batched, x.requires_grad
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_b = tape.empty((columns,), low, batched=False) if b is not None and b.requires_grad else None
+        if not input_trains:
+            return [None, of_b][:count]
+        with tape.within("casts"):
+            again = tape.empty(weight.shape, low, batched=False)
+        result = tape.empty(shape, low, batched=batched)
+        tape.product(rows, inner, columns, batched=grad.batched, itemsize=low.itemsize)
+        del again
+        return [result, of_b][:count]
+
+    operands = [x] if b is None else [x, b]
+    count = len(operands)
+    return tape.record(out, operands, backward)
+
+
+def matmul(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
+    """Batched product of two activations into ``shape``; ``inner`` is the contracted length. Keeps both."""
+    tape = a.tape
+    if tape.autocast is not None:
+        a, b = cast(a, tape.autocast.dtype), cast(b, tape.autocast.dtype)
+    kept_a = a.data if b.requires_grad else None
+    kept_b = b.data if a.requires_grad else None
+    if tape.recording and (kept_a is not None or kept_b is not None):
+        tape.saves()
+    out = tape.empty(shape, a.dtype, batched=a.batched or b.batched)
+    columns = shape[-1]
+    rows = prod(shape) // columns
+    tape.product(rows, columns, inner, batched=out.batched, itemsize=a.dtype.itemsize)
+    a_form, b_form = (a.shape, a.dtype, a.batched), (b.shape, b.dtype, b.batched)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_a = of_b = None
+        if kept_b is not None:
+            of_a = tape.empty(a_form[0], a_form[1], batched=a_form[2])
+            tape.product(rows, inner, columns, batched=grad.batched, itemsize=grad.dtype.itemsize)
+        if kept_a is not None:
+            of_b = tape.empty(b_form[0], b_form[1], batched=b_form[2])
+            tape.product(rows, inner, columns, batched=grad.batched, itemsize=grad.dtype.itemsize)
+        return [of_a, of_b]
+
+    return tape.record(out, [a, b], backward)
+
+
+def pad_last(x: Tensor, wide: int, width: int) -> Tensor:
+    """``F.pad`` of the last dimension from ``width`` to ``wide``: a new tensor; its gradient is a copied slice."""
+    tape = x.tape
+    out = tape.empty((x.numel // width, wide), x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    shape = x.shape
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, grad.dtype, batched=grad.batched)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def cat(parts: Sequence[Tensor], axis_last: bool = True) -> Tensor:
+    """``torch.cat``: keeps nothing; each part's gradient is a view of the whole's."""
+    tape = parts[0].tape
+    dtype = _promoted(*parts)
+    whole = max(parts, key=lambda t: t.batched)
+    total = sum(p.numel for p in parts)
+    last = whole.shape[-1] if not axis_last else total // (whole.numel // whole.shape[-1])
+    out = tape.empty((total // last, last), dtype, batched=whole.batched)
+    tape.kernel(list(parts), [out])
+    forms = [(p.shape, p.batched) for p in parts]
+    return tape.record(
+        out, list(parts), lambda grad: [Tensor(grad.storage, shape, grad.dtype, batched) for shape, batched in forms]
+    )
+
+
+def split(x: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """``split``/``chunk``/``unbind``: views; backward concatenates the parts' gradients into a new tensor."""
+    tape = x.tape
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grads: list[Tensor | None]) -> Sequence[Tensor | None]:
+        whole = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([g for g in grads if g is not None], [whole])
+        return [whole]
+
+    parts = [Tensor(x.storage, part, x.dtype, x.batched) for part in shapes]
+    return tape.record_many(parts, [x], backward)
+
+
+def narrow(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A slice or selected row: a view; its gradient is a whole tensor of zeros with the part put in."""
+    tape = x.tape
+    full, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        whole = tape.empty(full, dtype, batched=batched)
+        tape.kernel([grad], [whole])
+        return [whole]
+
+    return tape.record(Tensor(x.storage, shape, x.dtype, x.batched), [x], backward)
+
+
+def repeat(x: Tensor, times: int) -> Tensor:
+    """``expand`` made whole (repeat_kv): a copy ``times`` as large; backward sums it again."""
+    if times == 1:
+        return x
+    tape = x.tape
+    out = tape.empty((times, *x.shape), x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``x * cos + rotate_half(x) * sin`` as Hugging Face composes it: keeps the tables alone.
+
+    transformers/models/llama/modeling_llama.py, apply_rotary_pos_emb.
+    """
+    tape = x.tape
+    direct = mul(x, cos)
+    half = (x.numel // 2,)
+    first = narrow(x, half)
+    second = narrow(x, half)
+    turned = cat([scale(second), first]).view(*x.shape)
+    del first, second
+    other = mul(turned, sin)
+    del turned
+    return add(direct, other)
+
+
+class Heads(NamedTuple):
+    """Sizes of an attention: heads of queries and of keys, width of a head (of values where it differs), lengths."""
+
+    query: int
+    key: int
+    width: int
+    value_width: int
+    queries: int
+    keys: int
+    causal: bool
+
+
+def _attention_products(tape: Tape, heads: Heads, itemsize: int, count: int) -> None:
+    """``count`` products of queries with keys; causal kernels skip half."""
+    keys = heads.keys // 2 if heads.causal and heads.queries == heads.keys else heads.keys
+    for _ in range(count):
+        tape.product(heads.query * heads.queries, keys or 1, heads.width, batched=True, itemsize=itemsize)
+
+
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
+    """FlashAttention-2 (torch's kernel or the package): keeps q, k, v, output and each row's log-sum-exp.
+
+    Backward takes an fp32 accumulator for the queries' gradient, a row sum each, and with fewer key than query heads
+    whole-size gradients of keys and values (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd).
+    """
+    tape = q.tape
+    if tape.recording and q.requires_grad:
+        tape.saves()
+    out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
+    log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
+    _attention_products(tape, heads, q.dtype.itemsize, 2)
+    kept = (q.data, k.data, v.data, out.data, log_sum)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        del grad
+        kept_q, kept_k, kept_v = kept[:3]
+        gradients = [tape.like(kept_q), tape.like(kept_k), tape.like(kept_v)]
+        rows = heads.query * (-(-heads.queries // 128) * 128)
+        multiple = 32 if heads.width <= 128 else 64
+        row_sums = tape.empty((rows,), Dtype.FP32, batched=True)
+        accumulator = tape.empty((rows, -(-heads.width // multiple) * multiple), Dtype.FP32, batched=True)
+        whole = (
+            [tape.empty((heads.keys, heads.query * heads.width), kept_k.dtype, batched=True) for _ in range(2)]
+            if heads.key != heads.query
+            else []
+        )
+        _attention_products(tape, heads, kept_q.dtype.itemsize, 5)
+        del row_sums, accumulator, whole
+        return gradients
+
+    return tape.record(out, [q, k, v], backward)
+
+
+def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor | None = None) -> Tensor:
+    """The memory-efficient kernel (fp32, or a mask): keeps q, k, v, mask, output and log-sum-exp.
+
+    Backward takes row sums, and for 16-bit types an fp32 accumulator of the queries' gradient
+    (aten/src/ATen/native/transformers/cuda/attention_backward.cu).
+    """
+    tape = q.tape
+    if tape.recording and q.requires_grad:
+        tape.saves()
+    out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
+    log_sum = tape.empty((heads.query, -(-heads.queries // 32) * 32), Dtype.FP32, batched=True)
+    _attention_products(tape, heads, q.dtype.itemsize, 2)
+    kept = (q.data, k.data, v.data, out.data, log_sum, bias.data if bias is not None else None)
+    bias_trains = bias is not None and bias.requires_grad
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        del grad
+        gradients: list[Tensor | None] = [tape.like(kept[0]), tape.like(kept[1]), tape.like(kept[2])]
+        scratch = [tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)]
+        if kept[0].dtype.itemsize == 2:
+            scratch.append(tape.like(kept[0], Dtype.FP32))
+        if bias_trains:
+            gradients.append(tape.empty((heads.query, heads.queries, heads.keys), kept[0].dtype, batched=True))
+        _attention_products(tape, heads, kept[0].dtype.itemsize, 5)
+        del scratch
+        return gradients
+
+    return tape.record(out, [q, k, v, *([bias] if bias is not None else [])], backward)
+
+
+def math_attention(
+    q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout_probability: float = 0.0, mask: Tensor | None = None
+) -> Tensor:
+    """torch's composed attention, taken where no kernel fits (fp32 with grouped keys, for one).
+
+    Half types are computed in fp32; queries and keys are both scaled; the mask is added to the scores
+    (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
+    """
+    tape = q.tape
+    dtype = q.dtype
+    q, k, v = (cast(t, Dtype.FP32) for t in (q, k, v))
+    if heads.key != heads.query:
+        k, v = (repeat(t, heads.query // heads.key) for t in (k, v))
+    outer, tape.autocast = tape.autocast, None
+    q = scale(q)
+    if heads.causal and mask is None:
+        mask = tape.empty((heads.queries, heads.keys), Dtype.BOOL, batched=False)
+    if mask is not None and mask.dtype is Dtype.BOOL:
+        mask = tape.like(mask, q.dtype)
+    k = scale(k)
+    scores = matmul(copy(q), copy(k), (heads.query, heads.queries, heads.keys), heads.width)
+    del q, k
+    if mask is not None:
+        scores = add(scores, mask)
+    weights = softmax(scores)
+    del scores, mask
+    weights = dropout(weights, dropout_probability)
+    out = matmul(weights, copy(v), (heads.query, heads.queries, heads.value_width), heads.keys)
+    tape.autocast = outer
+    return cast(out, dtype).view(heads.queries, heads.query * heads.value_width)
+
+
+def cross_entropy(logits: Tensor) -> Tensor:
+    """``F.cross_entropy``: log-softmax in fp32 under autocast, kept with its labels; backward makes two of its size.
+
+    derivatives.yaml: _log_softmax keeps its output, nll_loss its input.
+    """
+    tape = logits.tape
+    if tape.autocast is not None:
+        logits = cast(logits, Dtype.FP32)
+    out = tape.like(logits)
+    tape.kernel([logits], [out])
+    total = tape.empty((1,), Dtype.FP32, batched=False)
+    loss = tape.empty((1,), Dtype.FP32, batched=False)
+    if tape.recording and logits.requires_grad:
+        tape.saves()
+    kept = out.data
+
+    def log_softmax_backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept)
+        tape.kernel([grad, kept], [result])
+        return [result]
+
+    out = tape.record(out, [logits], log_softmax_backward)
+    negative_log = (kept, total)
+
+    def nll_backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(negative_log[0])
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(loss, [out], nll_backward)
+
+
+def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
+    """Linear head and cross-entropy in chunks that never hold all logits; gradients are made in forward.
+
+    Liger kernel, liger_kernel/ops/fused_linear_cross_entropy.py: chunks of about hidden/vocabulary of the tokens.
+    """
+    tape = x.tape
+    x = cast(x, tape.autocast.dtype) if tape.autocast is not None else x
+    vocabulary = weight.numel // x.shape[-1]
+    tokens = x.numel // x.shape[-1]
+    chunk_tokens = -(-tokens // max(1, -(-vocabulary // x.shape[-1])))
+    w = tape.cast_parameter(weight, x.dtype)
+    of_x = tape.like(x)
+    of_w = tape.empty(w.shape, w.dtype, batched=False) if w.requires_grad else None
+    with tape.within("logits"):
+        chunk = tape.empty((chunk_tokens, vocabulary), x.dtype, batched=True)
+        wide = tape.like(chunk, Dtype.FP32)
+    for _ in range(3):
+        tape.product(x.numel // x.shape[-1], vocabulary, x.shape[-1], batched=x.batched, itemsize=x.dtype.itemsize)
+    del chunk, wide
+    loss = tape.empty((1,), Dtype.FP32, batched=False)
+    kept = [of_x, of_w]
+    del of_x, of_w
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        del grad
+        gradients = list(kept)
+        kept.clear()
+        return gradients
+
+    return tape.record(loss, [x, w], backward)
+
+
+def convolution(
+    x: Tensor, weight: Parameter, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
+) -> Tensor:
+    """``nn.Conv1d/2d/3d``: keeps input and weight. ``x`` is (channels, *positions), ``out_shape`` likewise."""
+    tape = x.tape
+    low = tape.autocast.dtype if tape.autocast is not None else x.dtype
+    w = tape.cast_parameter(weight, low)
+    x = cast(x, low)
+    b = tape.cast_parameter(bias, low) if bias is not None else None
+    kept_x = x.data if w.requires_grad else None
+    kept_w = w.data if x.requires_grad else None
+    if tape.recording and (kept_x is not None or kept_w is not None):
+        tape.saves()
+    out = tape.empty(out_shape, low, batched=x.batched)
+    rows = prod(out_shape[1:])
+    columns = out_shape[0] // groups
+    inner = w.numel // out_shape[0]
+    tape.product(rows * groups, columns, inner, batched=x.batched, itemsize=low.itemsize)
+    x_shape, batched, w_shape = x.shape, x.batched, w.shape
+    bias_trains = b is not None and b.requires_grad
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_x = of_w = of_b = None
+        if kept_w is not None:
+            of_x = tape.empty(x_shape, low, batched=batched)
+            tape.product(rows * groups, inner, columns, batched=batched, itemsize=low.itemsize)
+        if kept_x is not None:
+            of_w = tape.empty(w_shape, low, batched=False)
+            tape.product(rows * groups, inner, columns, batched=batched, itemsize=low.itemsize)
+        if bias_trains:
+            of_b = tape.empty((out_shape[0],), low, batched=False)
+            tape.kernel([grad], [of_b])
+        return [of_x, of_w, of_b][: 2 if b_absent else 3]
+
+    b_absent = b is None
+    return tape.record(out, [x, w] if b is None else [x, w, b], backward)
+
+
+def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """``nn.BatchNorm2d`` in training: keeps input, batch mean and reciprocal deviation; 16-bit inputs stay 16-bit."""
+    tape = x.tape
+    operands = [tape.parameter(weight), tape.parameter(bias)]
+    channels = weight.shape[0]
+    tape.saves()
+    out = tape.like(x)
+    statistics = [tape.empty((channels,), Dtype.FP32, batched=False) for _ in range(2)]
+    tape.kernel([x, x], [out])
+    kept = (x.data, statistics)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept[0])
+        tape.kernel([grad, grad, kept[0], kept[0]], [result])
+        return [result, *(tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands)]
+
+    return tape.record(out, [x, *operands], backward)
+
+
+def activation_inplace(x: Tensor) -> Tensor:
+    """``ReLU(inplace=True)`` and its kin that keep their output: no new memory forward, a gradient backward."""
+    tape = x.tape
+    tape.kernel([x], [x])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad, kept], [result])
+        return [result]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
+def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
+    """``nn.MaxPool2d``: keeps input and the indices of the maxima (8 bytes an output)."""
+    tape = x.tape
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.empty(out_shape, x.dtype, batched=x.batched)
+    indices = tape.empty(out_shape, Dtype.INT64, batched=x.batched)
+    tape.kernel([x], [out, indices])
+    kept = (x.data, indices)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept[0])
+        tape.kernel([grad, kept[1]], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def average_pool(x: Tensor, out_shape: tuple[int, ...], *, keeps_input: bool = True) -> Tensor:
+    """``nn.AvgPool2d`` and adaptive average pooling: autograd keeps the input (a mean over all positions does not)."""
+    tape = x.tape
+    if keeps_input and tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.empty(out_shape, x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+    kept = x.data if keeps_input else None
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([grad, *([kept] if kept is not None else [])], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)

@@ -1,0 +1,116 @@
+"""The log as a function of the micro-batch: each phase's peak, and what is alive at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calc.replay.tape import Phase
+
+if TYPE_CHECKING:
+    from calc.replay.tape import Kernel, Segment, Tape
+
+ALLOCATION_UNIT = 512
+"""torch's caching allocator rounds every request up to this many bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+
+
+def rounded(nbytes: int) -> int:
+    """``nbytes`` as the allocator counts them."""
+    return (nbytes + ALLOCATION_UNIT - 1) // ALLOCATION_UNIT * ALLOCATION_UNIT
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A moment of the step: the event it follows, the phase, and the bytes alive above the constant ones."""
+
+    event: int
+    repetition: int
+    phase: Phase
+    alive_bytes: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The log of one step, frozen: what is needed to answer for any micro-batch."""
+
+    events: tuple[int, ...]
+    per_sample: tuple[int, ...]
+    fixed: tuple[int, ...]
+    labels: tuple[str, ...]
+    copies: tuple[int, ...]
+    gradients: frozenset[int]
+    segments: tuple[Segment, ...]
+    kernels: tuple[Kernel, ...]
+
+    @staticmethod
+    def of(tape: Tape) -> Profile:
+        """The log of a finished tape."""
+        return Profile(
+            tuple(tape.events),
+            tuple(tape.per_sample),
+            tuple(tape.fixed),
+            tuple(tape.labels),
+            tuple(tape.copies),
+            frozenset(tape.gradient_storages),
+            tuple(tape.segments),
+            tuple(tape.kernels),
+        )
+
+    def sizes(self, micro_batch: int) -> list[int]:
+        """Bytes of each storage at a micro-batch, as the allocator rounds them."""
+        return [
+            (p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
+        ]
+
+    def _stretches(self) -> list[tuple[int, int, Segment]]:
+        ends = [s.start for s in self.segments[1:]] + [len(self.events)]
+        return [(s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start]
+
+    def peaks(self, micro_batch: int) -> dict[Phase, Instant]:
+        """The highest instant of each phase, above what is constant."""
+        sizes = self.sizes(micro_batch)
+        best: dict[Phase, Instant] = {}
+        alive = 0
+        for start, end, segment in self._stretches():
+            local = top = 0
+            at = start
+            for position in range(start, end):
+                event = self.events[position]
+                if event > 0:
+                    local += sizes[event]
+                    if local > top:
+                        top, at = local, position
+                else:
+                    local -= sizes[-event] * self._weight(-event, segment)
+            later = max(0, (segment.repeats - 1) * local)
+            found = alive + top + later
+            known = best.get(segment.phase)
+            if known is None or found > known.alive_bytes:
+                best[segment.phase] = Instant(at, segment.repeats - 1 if later else 0, segment.phase, found)
+            alive += local * segment.repeats
+        return best
+
+    def _weight(self, storage: int, segment: Segment) -> int:
+        """How many copies an event of a segment moves: outside blocks, all that the storage stands for."""
+        return 1 if segment.block >= 0 else self.copies[storage]
+
+    def alive_at(self, instant: Instant, micro_batch: int) -> dict[int, int]:
+        """Bytes alive at an instant by storage, copies counted."""
+        sizes = self.sizes(micro_batch)
+        alive: dict[int, int] = {}
+
+        def apply(start: int, end: int, segment: Segment, times: int) -> None:
+            for position in range(start, end):
+                event = self.events[position]
+                storage = abs(event)
+                weight = 1 if event > 0 else self._weight(storage, segment)
+                alive[storage] = alive.get(storage, 0) + (1 if event > 0 else -1) * sizes[storage] * weight * times
+
+        for start, end, segment in self._stretches():
+            if start <= instant.event < end:
+                if instant.repetition:
+                    apply(start, end, segment, instant.repetition)
+                apply(start, instant.event + 1, segment, 1)
+                break
+            apply(start, end, segment, segment.repeats)
+        return {storage: nbytes for storage, nbytes in alive.items() if nbytes}

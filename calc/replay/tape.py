@@ -1,0 +1,455 @@
+"""The event log, autograd's graph and engine, autocast and activation checkpointing.
+
+Sizes are linear in the micro-batch: a tensor is either *batched* (its shape is that of one sample) or fixed.
+Blocks of a model that repeat are replayed three times at most (first, a middle one, last); the log says how often
+the middle one stands.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class Dtype(Enum):
+    """Element types by torch's short names, with their size in bytes."""
+
+    FP32 = ("fp32", 4, 3)
+    FP16 = ("fp16", 2, 2)
+    BF16 = ("bf16", 2, 2)
+    INT64 = ("int64", 8, 1)
+    INT32 = ("int32", 4, 1)
+    BOOL = ("bool", 1, 0)
+    UINT8 = ("uint8", 1, 0)
+
+    def __init__(self, label: str, itemsize: int, rank: int) -> None:
+        self.label = label
+        self.itemsize = itemsize
+        self.rank = rank
+
+
+class Phase(Enum):
+    """The parts of a training step, in order."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STEP = "step"
+
+
+class Segment(NamedTuple):
+    """A stretch of the log. ``repeats`` copies of it follow one another; block is -1 outside repeated blocks."""
+
+    start: int
+    phase: Phase
+    block: int
+    repeats: int
+
+
+class Kernel(NamedTuple):
+    """One kernel launch, for the time model. Sizes are linear in the micro-batch: per sample, then fixed.
+
+    For a matrix product rows x inner times inner x columns, ``rows`` counts all rows; others have columns 0.
+    ``itemsize`` is that of the operands: it selects the matrix rate.
+    """
+
+    phase: Phase
+    repeats: int
+    flops_per_sample: int
+    flops_fixed: int
+    bytes_per_sample: int
+    bytes_fixed: int
+    rows_per_sample: int
+    rows_fixed: int
+    columns: int
+    inner: int
+    itemsize: int
+
+
+class Storage:
+    """A block of memory. Its release is logged when its last reference goes."""
+
+    __slots__ = ("__weakref__", "index", "tape")
+
+    def __init__(self, tape: Tape, index: int) -> None:
+        self.tape = tape
+        self.index = index
+
+    def __del__(self) -> None:
+        if self.index:
+            self.tape.events.append(-self.index)
+
+
+class Node:
+    """A step of backward: the closure that computes it, and where its gradients go."""
+
+    __slots__ = ("backward", "edges", "outputs", "owns_gradient", "segment")
+
+    def __init__(
+        self, backward: Callable[[Any], Sequence[Tensor | None]] | None, edges: tuple[Edge | None, ...], segment: tuple[int, int]
+    ) -> None:
+        self.backward = backward
+        self.edges = edges
+        self.segment = segment
+        self.outputs = 1
+        self.owns_gradient = False
+
+
+class Edge(NamedTuple):
+    """Where the gradient of one input goes, and the form it must have there."""
+
+    target: Node | Parameter
+    output: int
+    dtype: Dtype
+    numel: int
+    batched: bool
+
+
+class Tensor:
+    """Shape of one sample (batched) or of the whole (fixed), element type, storage, and place in autograd's graph."""
+
+    __slots__ = ("batched", "dtype", "is_view", "node", "output", "shape", "storage")
+
+    def __init__(
+        self, storage: Storage, shape: tuple[int, ...], dtype: Dtype, batched: bool, node: Node | Parameter | None = None, output: int = 0
+    ) -> None:
+        self.storage = storage
+        self.shape = shape
+        self.dtype = dtype
+        self.batched = batched
+        self.node = node
+        self.output = output
+        self.is_view = False
+
+    @property
+    def tape(self) -> Tape:
+        return self.storage.tape
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample where batched, else of the whole."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.node is not None
+
+    @property
+    def data(self) -> Tensor:
+        """The same storage outside autograd's graph (``detach()``); what a node keeps of its own output."""
+        return Tensor(self.storage, self.shape, self.dtype, self.batched)
+
+    def view(self, *shape: int) -> Tensor:
+        """The same storage and graph position in another shape."""
+        return Tensor(self.storage, shape, self.dtype, self.batched, self.node, self.output)
+
+
+@dataclass(eq=False)
+class Parameter:
+    """A weight: allocated with the model, alive throughout. ``copies`` counts the blocks it stands for."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    trainable: bool
+    copies: int
+    stored_bytes: int
+    grad: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """torch.autocast: matrix products in ``dtype``, chosen operations in fp32."""
+
+    dtype: Dtype
+
+
+class Tape:
+    """The log of one training step and the graph that backward walks."""
+
+    def __init__(self, autocast: Autocast | None = None, *, gradients_kept: bool = False) -> None:
+        self.events: list[int] = []
+        self.per_sample: list[int] = [0]
+        self.fixed: list[int] = [0]
+        self.labels: list[str] = [""]
+        self.copies: list[int] = [1]
+        self.gradient_storages: set[int] = set()
+        self.segments: list[Segment] = [Segment(0, Phase.FORWARD, -1, 1)]
+        self.kernels: list[Kernel] = []
+        self.autocast = autocast
+        self.gradients_kept = gradients_kept
+        self.recording = True
+        self.scope = ""
+        self._nodes: list[Node] = []
+        self._casts: dict[Parameter, Tensor] = {}
+        self._phase = Phase.FORWARD
+        self._block = (-1, 1)
+        self._phantom = False
+        self._packs = 0
+        self._pack_limit = 0
+
+    # ---- memory
+
+    def empty(self, shape: tuple[int, ...], dtype: Dtype, *, batched: bool) -> Tensor:
+        """A new tensor in new memory."""
+        if self._phantom:
+            return Tensor(Storage(self, 0), shape, dtype, batched)
+        index = len(self.per_sample)
+        nbytes = prod(shape) * dtype.itemsize
+        self.per_sample.append(nbytes if batched else 0)
+        self.fixed.append(0 if batched else nbytes)
+        self.labels.append(self.scope)
+        self.copies.append(self._block[1])
+        self.events.append(index)
+        return Tensor(Storage(self, index), shape, dtype, batched)
+
+    def like(self, tensor: Tensor, dtype: Dtype | None = None) -> Tensor:
+        """A new tensor of the same shape."""
+        return self.empty(tensor.shape, dtype or tensor.dtype, batched=tensor.batched)
+
+    def workspace(self, per_sample_bytes: int, fixed_bytes: int) -> None:
+        """Memory that a kernel takes for its own run."""
+        if self._phantom or per_sample_bytes + fixed_bytes <= 0:
+            return
+        index = len(self.per_sample)
+        self.per_sample.append(per_sample_bytes)
+        self.fixed.append(fixed_bytes)
+        self.labels.append("workspace")
+        self.copies.append(self._block[1])
+        self.events += (index, -index)
+
+    def _mark(self) -> None:
+        block, repeats = self._block
+        last = self.segments[-1]
+        if (last.phase, last.block) != (self._phase, block):
+            self.segments.append(Segment(len(self.events), self._phase, block, repeats))
+
+    @contextmanager
+    def block(self, index: int, repeats: int) -> Iterator[None]:
+        """A block of a repeated group: ``index`` is unique in the model, it stands for ``repeats`` blocks."""
+        outer, self._block = self._block, (index, repeats)
+        self._mark()
+        yield
+        self._block = outer
+        self._mark()
+
+    @contextmanager
+    def within(self, scope: str) -> Iterator[None]:
+        """Labels what is allocated inside, for the breakdown."""
+        outer, self.scope = self.scope, scope
+        yield
+        self.scope = outer
+
+    # ---- time
+
+    def kernel(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+        """A kernel bound by memory traffic."""
+        if self._phantom:
+            return
+        batched = fixed = 0
+        for tensor in (*reads, *writes):
+            if tensor.batched:
+                batched += tensor.nbytes
+            else:
+                fixed += tensor.nbytes
+        self.kernels.append(Kernel(self._phase, self._block[1], 0, 0, batched, fixed, 0, 0, 0, 0, 4))
+
+    def product(self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1) -> None:
+        """A matrix product, ``count`` of them in one launch; rows per sample where batched (else fixed)."""
+        if self._phantom:
+            return
+        flops = 2 * rows * columns * inner * count
+        traffic = (rows * inner + rows * columns) * itemsize * count
+        weights = columns * inner * itemsize
+        if batched:
+            sizes = (flops, 0, traffic, weights, rows * count, 0)
+        else:
+            sizes = (0, flops, 0, traffic + weights, 0, rows * count)
+        self.kernels.append(Kernel(self._phase, self._block[1], *sizes, columns, inner, itemsize))
+
+    # ---- autograd
+
+    def record(self, out: Tensor, inputs: Sequence[Tensor], backward: Callable[[Any], Sequence[Tensor | None]]) -> Tensor:
+        """Puts ``out`` into the graph: ``backward`` takes its gradient and returns one for each input (None: none)."""
+        return self.record_many([out], inputs, backward)[0]
+
+    def record_many(
+        self, outs: list[Tensor], inputs: Sequence[Tensor], backward: Callable[[Any], Sequence[Tensor | None]]
+    ) -> list[Tensor]:
+        """`record` for an operation with several outputs: ``backward`` takes the list of their gradients."""
+        if not self.recording:
+            return outs
+        edges = tuple(
+            None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs
+        )
+        if not any(edges):
+            return outs
+        node = Node(backward, edges, self._block)
+        node.outputs = len(outs)
+        for position, out in enumerate(outs):
+            out.node = node
+            out.output = position
+        self._nodes.append(node)
+        return outs
+
+    def saves(self) -> None:
+        """To be called where autograd packs a saved tensor: recomputation stops behind the last one.
+
+        torch.utils.checkpoint (non-reentrant, early stop) does not run what follows the last saved tensor.
+        """
+        self._packs += 1
+        if self._packs == self._pack_limit:
+            self._phantom = True
+
+    def parameter(self, parameter: Parameter) -> Tensor:
+        """The parameter as an operand."""
+        return Tensor(Storage(self, 0), parameter.shape, parameter.dtype, batched=False, node=parameter if parameter.trainable else None)
+
+    def cast_parameter(self, parameter: Parameter, dtype: Dtype) -> Tensor:
+        """The parameter in ``dtype``: autocast casts each trainable fp32 weight once and keeps the copy to its end."""
+        if parameter.dtype is dtype:
+            return self.parameter(parameter)
+        if parameter in self._casts:
+            return self._casts[parameter]
+        with self.within("casts"):
+            out = self.empty(parameter.shape, dtype, batched=False)
+        operand = self.parameter(parameter)
+        self.kernel([operand], [out])
+        self.record(out, [operand], lambda grad: [self.cast_gradient(grad, parameter.dtype)])
+        if parameter.trainable and parameter.dtype is Dtype.FP32:
+            self._casts[parameter] = out
+        return out
+
+    def cast_gradient(self, grad: Tensor, dtype: Dtype) -> Tensor:
+        out = self.like(grad, dtype)
+        self.kernel([grad], [out])
+        return out
+
+    def end_autocast(self) -> None:
+        """Leaving torch.autocast drops its cache of casts."""
+        self._casts.clear()
+
+    def backward(self, loss: Tensor) -> None:
+        """Runs backward from the loss, which the caller must not hold any longer than this call."""
+        self._phase = Phase.BACKWARD
+        self._mark()
+        if not isinstance(loss.node, Node):
+            return
+        self._run(loss.node, [self.like(loss)])
+        self._block = (-1, 1)
+        self._mark()
+
+    def _run(self, root: Node, gradients_of_root: list[Tensor | None]) -> None:
+        buffers: dict[Node, list[Tensor | None]] = {root: gradients_of_root}
+        del gradients_of_root
+        nodes = self._nodes
+        while nodes:
+            node = nodes.pop()
+            arrived = buffers.pop(node, None)
+            backward = node.backward
+            node.backward = None
+            if arrived is None or backward is None:
+                continue
+            if node.segment != self._block:
+                self._block = node.segment
+                self._mark()
+            gradients = list(backward(arrived if node.owns_gradient or node.outputs > 1 else arrived[0]))
+            del backward, arrived
+            for position, edge in enumerate(node.edges):
+                gradient, gradients[position] = gradients[position], None
+                if edge is not None and gradient is not None:
+                    self._deliver(edge, gradient, buffers)
+                del gradient
+
+    def _deliver(self, edge: Edge, grad: Tensor, buffers: dict[Node, list[Tensor | None]]) -> None:
+        """Gives a gradient its input's form and adds it to what has arrived there.
+
+        A sum over broadcast dimensions and a cast make new tensors. A second gradient is added in place, but to a
+        view (the reshaped or transposed result of a product) out of place (torch/csrc/autograd/input_buffer.cpp,
+        can_accumulate_inplace; functions/accumulate_grad.h).
+        """
+        if grad.batched != edge.batched or grad.numel != edge.numel:
+            reduced = self.empty((edge.numel,), grad.dtype, batched=edge.batched)
+            self.kernel([grad], [reduced])
+            grad = reduced
+            del reduced
+        if grad.dtype is not edge.dtype:
+            grad = self.cast_gradient(grad, edge.dtype)
+        target = edge.target
+        if isinstance(target, Parameter):
+            if not self.gradients_kept:
+                target.grad = self._sum(target.grad, grad)
+                self.gradient_storages.add(target.grad.storage.index)
+            return
+        slots = buffers.setdefault(target, [None] * target.outputs)
+        slots[edge.output] = self._sum(slots[edge.output], grad)
+
+    def _sum(self, old: Tensor | None, new: Tensor) -> Tensor:
+        if old is None:
+            kept = new.data
+            kept.is_view = new.is_view
+            return kept
+        self.kernel([old, new], [old])
+        return self.like(old) if old.is_view else old
+
+    def checkpoint(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """torch.utils.checkpoint(use_reentrant=False): keeps the inputs, runs ``function`` again in backward."""
+        if not self.recording:
+            return function(*inputs)
+        self.recording = False
+        before, self._packs = self._packs, 0
+        out = function(*(i.data for i in inputs))
+        packs, self._packs = self._packs, before
+        self.recording = True
+        kept = tuple(i.data for i in inputs)
+        outer_block = self._block
+        scope = self.scope
+
+        def backward(arrived: list[Tensor | None]) -> Sequence[Tensor | None]:
+            sinks: list[Tensor | None] = [None] * len(kept)
+
+            def sink(position: int) -> Callable[[Tensor], Sequence[Tensor | None]]:
+                def keep(gradient: Tensor) -> Sequence[Tensor | None]:
+                    sinks[position] = gradient
+                    return ()
+
+                return keep
+
+            outer_nodes, self._nodes = self._nodes, []
+            outer_casts, self._casts = self._casts, {}
+            fresh = []
+            for position, tensor in enumerate(kept):
+                node = Node(sink(position), (), outer_block)
+                self._nodes.append(node)
+                fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
+            self._packs, self._pack_limit = 0, packs
+            with self.within(scope):
+                again = function(*fresh)
+            self._packs, self._pack_limit, self._phantom = 0, 0, False
+            self._casts = outer_casts
+            del fresh
+            root = again.node
+            del again
+            if isinstance(root, Node):
+                self._run(root, [arrived.pop()])
+            self._nodes = outer_nodes
+            return sinks
+
+        edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
+        node = Node(backward, edges, self._block)
+        node.owns_gradient = True
+        self._nodes.append(node)
+        return Tensor(out.storage, out.shape, out.dtype, out.batched, node)
