@@ -95,10 +95,11 @@ def launch_seconds() -> float:
 
 
 def _link(name: str, kind: str) -> Link:
-    known = [link.id for link in links().values() if link.kind == kind]
-    if name not in known:
-        raise ScenarioError("interconnect", f"{name!r} is no {kind} link: use one of {', '.join(known)}")
-    return links()[name]
+    link = links().get(name)
+    if link is None or link.kind != kind:
+        known = ", ".join(link.id for link in links().values() if link.kind == kind)
+        raise ScenarioError("interconnect", f"{name!r} is no {kind} link: use one of {known}")
+    return link
 
 
 def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "ethernet-100g") -> Fabric:

@@ -103,7 +103,7 @@ def scale(
         },
         "step_seconds": parts.seconds,
         "samples_per_second": samples / parts.seconds,
-        "parts": asdict(parts),
+        "parts": parts._asdict(),
         "speed_up": speed_up(work, layout, parts),
         "efficiency": efficiency(),
         "efficiency_low": efficiency(UNMODELLED_HIGH),
@@ -136,7 +136,7 @@ def _by_gpus(work: Workload, layout: Layout, machine: _Machine) -> list[dict[str
                 "nodes": machine.nodes_for(grown),
                 "speed_up": speed_up(work, grown, parts),
                 "step_seconds": parts.seconds,
-                "parts": asdict(parts),
+                "parts": parts._asdict(),
             }
         )
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from calc import collectives
 from calc.scaling.layout import Offload, Strategy
@@ -75,8 +75,7 @@ class Workload:
     recomputes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepParts:
+class StepParts(NamedTuple):
     """Where an update's seconds go on many GPUs."""
 
     compute_seconds: float
@@ -89,14 +88,7 @@ class StepParts:
     @property
     def seconds(self) -> float:
         """Seconds of one update."""
-        return (
-            self.compute_seconds
-            + self.optimizer_seconds
-            + self.exposed_communication_seconds
-            + self.bubble_seconds
-            + self.offload_seconds
-            + self.unmodelled_seconds
-        )
+        return sum(self)
 
 
 def _placed(ranks: int, stride: int, gpus_per_node: int, fabric: Fabric) -> tuple[int, Fabric]:
