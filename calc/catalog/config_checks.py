@@ -42,7 +42,21 @@ _KIND_OF_NULL_DEFAULTS = {
     "mlp_only_layers": "a list",
     "sliding_window": "a number",
 }
-_NUMBER_OR_PAIR = ("image_size", "patch_size")
+_HEIGHT_AND_WIDTH = ("image_size", "patch_size")
+# Diffusion models may give each resolution its own value.
+_PER_STAGE = (
+    "attention_head_dim",
+    "num_attention_heads",
+    "transformer_layers_per_block",
+    "layers_per_block",
+    "cross_attention_dim",
+    "only_cross_attention",
+)
+
+
+def is_diffusers(model_type: str) -> bool:
+    """Tell whether a model type is a diffusers class, which has no ``model_type``, but a class name."""
+    return model_type[:1].isupper()
 
 
 def _kind(value: object) -> str:
@@ -74,8 +88,9 @@ def check_values(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     ScenarioError
         Field ``model``; the message names the key and what is allowed.
     """
+    several = _PER_STAGE if is_diffusers(str(config["model_type"])) else _HEIGHT_AND_WIDTH
     for key, value in config.items():
-        if key in defaults:
+        if key in defaults and not (key in several and isinstance(value, list | tuple)):
             _check_kind(key, value, defaults[key])
         if key.endswith(_RATE_SUFFIXES) and key not in _NO_RATES and value is not None:
             if _kind(value) != "a number" or not 0 <= value < 1:
@@ -94,16 +109,12 @@ def _check_kind(key: str, value: Any, default: Any) -> None:
     wanted = _KIND_OF_NULL_DEFAULTS.get(key) if default is None else _kind(default)
     if value is None or wanted is None or _kind(value) == wanted:
         return
-    if key in _NUMBER_OR_PAIR and _kind(value) == "a list":
-        return
-    raise ScenarioError(
-        FIELD, f"{key} must be a {wanted}, not {value!r}".replace("a true", "true").replace("a ob", "an ob")
-    )
+    raise ScenarioError(FIELD, f"{key} must be {wanted}, not {value!r}")
 
 
 def _check_sizes(key: str, values: list[Any] | tuple[Any, ...]) -> None:
     """Refuse stages (of vision models) that are no positive whole numbers."""
-    if key not in {"depths", "hidden_sizes", "num_heads", *_NUMBER_OR_PAIR}:
+    if key not in {"depths", "hidden_sizes", "num_heads", *_HEIGHT_AND_WIDTH}:
         return
     whole = all(isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1_000_000 for value in values)
     if not 1 <= len(values) <= _MAX_STAGES or not whole:
@@ -126,7 +137,7 @@ def check_heads(config: Mapping[str, Any], model_type: str) -> None:
     ScenarioError
         Field ``model``; the message names both keys.
     """
-    if model_type[0].isupper():
+    if is_diffusers(model_type):
         return  # diffusers states head sizes directly
     width_key = next((key for key in ("hidden_size", "n_embd", "d_model") if isinstance(config.get(key), int)), None)
     states_head_size = any(config.get(key) is not None for key in ("head_dim", "d_kv", "d_head", "kv_channels"))

@@ -32,7 +32,7 @@ def models_text(words: str = "") -> str:
 
 
 def gpus_text(words: str = "") -> str:
-    """Return the GPUs that hold every word: id, name, memory for torch, bandwidth, 16-bit rate; then machines with them.
+    """Return the GPUs that hold every word: id, name, memory for torch, bandwidth, 16-bit rate; then machines.
 
     Where words name a cloud's machine, only such machines are listed.
     """
