@@ -212,8 +212,12 @@ class TestStepTime:
 
     def test_offload_passes_the_bus(self) -> None:
         layout = Layout(strategy=Strategy.ZERO2, data=8, cpu_offload=Offload.OPTIMIZER)
-        seconds = step_time.offload_seconds(layout, WORK, 24e9, 8.0)
-        assert seconds == pytest.approx(30 * GB / 8 / 24e9 + 1.0)
+        seconds = step_time.offload_seconds(layout, WORK, 4, host_bytes_per_second=24e9, whole_update_seconds=8.0)
+        # Each host updates the parts of its four GPUs: half of the model.
+        assert seconds == pytest.approx(30 * GB / 8 / 24e9 + 4.0)
+
+    def test_an_update_on_the_host_lies_between_the_reports(self) -> None:
+        assert 0.77 < scaling.host_optimizer_seconds(1e9) < 2.98
 
     def test_accumulation_averages_out_delays(self) -> None:
         shares = [step_time.unmodelled_share(steps) for steps in (1, 4, 16, 256)]

@@ -6,7 +6,7 @@ Everything takes one GPU's numbers (bytes of each component, seconds of each pas
 from calc.scaling.layout import Layout, Offload, Strategy, read_layout
 from calc.scaling.memory import ModelShape, sharded
 from calc.scaling.report import scale
-from calc.scaling.step_time import StepParts, Workload, speed_up, step_parts
+from calc.scaling.step_time import StepParts, Workload, host_optimizer_seconds, speed_up, step_parts
 
 __all__ = [
     "Layout",
@@ -15,6 +15,7 @@ __all__ = [
     "StepParts",
     "Strategy",
     "Workload",
+    "host_optimizer_seconds",
     "read_layout",
     "scale",
     "sharded",

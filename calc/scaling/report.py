@@ -29,7 +29,7 @@ class _Machine:
     fabric: Fabric
     nodes: int
     gpus_per_node: int
-    host_optimizer_seconds: float
+    whole_update_seconds: float
 
     def nodes_for(self, layout: Layout) -> int:
         """Nodes for a layout: as full as the scenario's, or the usual server's where it has one node."""
@@ -43,7 +43,7 @@ class _Machine:
             layout,
             self.fabric,
             self.nodes_for(layout),
-            host_optimizer_seconds=self.host_optimizer_seconds,
+            whole_update_seconds=self.whole_update_seconds,
             unmodelled=unmodelled,
         )
 
@@ -58,7 +58,7 @@ def scale(
     nodes: int,
     micro_batch: int,
     limit_bytes: int,
-    host_optimizer_seconds: float = 0.0,
+    whole_update_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """Say what the scenario's GPUs give: memory per GPU for each strategy, seconds per step and speed-up by GPUs.
 
@@ -78,13 +78,13 @@ def scale(
         Samples per pass and replica.
     limit_bytes : int
         What one GPU's allocator can use.
-    host_optimizer_seconds : float
-        The whole update on one host's processor.
+    whole_update_seconds : float
+        The whole model's update on one host, for offloading.
     """
     if layout.gpus % nodes:
         raise ScenarioError("nodes", f"{nodes} nodes do not divide {layout.gpus} GPUs evenly")
     fabric = collectives.read_fabric(interconnect)
-    machine = _Machine(fabric, nodes, layout.gpus // nodes, host_optimizer_seconds)
+    machine = _Machine(fabric, nodes, layout.gpus // nodes, whole_update_seconds)
     parts = machine.parts(work, layout)
     samples = micro_batch * work.accumulation_steps * layout.data
 
