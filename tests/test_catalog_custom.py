@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calc.catalog.custom import infer_config, infer_shape
+from calc.catalog.custom import infer_config, infer_shape, is_by_hand
 from calc.errors import ScenarioError
 
 
@@ -102,3 +102,10 @@ def test_what_is_wrong_is_named(spec: dict[str, Any], named: str) -> None:
         infer_config(spec)
     assert caught.value.field == "model"
     assert named in caught.value.message
+
+
+def test_a_model_by_hand_is_told_from_a_configuration() -> None:
+    assert is_by_hand({"parameters": 7e9})
+    assert is_by_hand({"layers": 12, "hidden_size": 768})
+    assert not is_by_hand({"model_type": "llama", "layers": 12})
+    assert not is_by_hand({"hidden_size": 768, "num_hidden_layers": 12})

@@ -81,6 +81,11 @@ class Shape:
         return self.layers * layer + embeddings + self.hidden_size
 
 
+def is_by_hand(model: Mapping[str, Any]) -> bool:
+    """Tell a model described by hand from a configuration that lacks its ``model_type``."""
+    return "model_type" not in model and "_class_name" not in model and ("parameters" in model or "layers" in model)
+
+
 def infer_config(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the completed Llama-type configuration of a model described by hand.
 
