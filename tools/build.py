@@ -68,12 +68,14 @@ def own_files() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(ROOT).as_posix(), path
 
 
-def vendored_files(repacked: Path) -> Iterator[tuple[str, Path]]:
+def vendored_files(repacked: Path, snapshot: Path) -> Iterator[tuple[str, Path]]:
     """Yield the runtime's files and the libraries of the page: where they go in the site, and where they are."""
     for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"):
         yield f"vendor/pyodide/{name}", NODE_MODULES / "pyodide" / name
-    for path in files_in(repacked):
+    for path in sorted(repacked.glob("*.*")):
         yield f"vendor/pyodide/{path.name}", path
+    for path in sorted(snapshot.glob("*.bin")):
+        yield f"vendor/snapshot/{path.name}", path
     for name in ("micropython.mjs", "micropython.wasm"):
         yield f"vendor/micropython/{name}", NODE_MODULES / MICROPYTHON / name
     for path in files_in(NODE_MODULES / "@pyscript/core/dist"):
@@ -125,14 +127,14 @@ def calc_archive() -> bytes:
 
 def boot_files(files: dict[str, bytes]) -> dict[str, list[dict[str, str | int]]]:
     """Return what the page brings before it starts the worker, and before the first figures, with sizes."""
-    pyodide = [name for name in sorted(files) if name.startswith("vendor/pyodide/")]
-    wheels = [name for name in pyodide if name.endswith(".whl")]
-    stages = {"runtime": ["calc.zip", *(name for name in pyodide if name not in wheels)], "figures": wheels}
+    names = ["runtime.bin", "calc.bin", "none.zip"]
+    start = [f"vendor/snapshot/{name}" for name in names] + [
+        f"vendor/pyodide/{name}" for name in ("pyodide.asm.wasm", "pyodide.asm.mjs", "pyodide.mjs", "pyodide-lock.json")
+    ]
     # The largest first: the others fill the line beside it.
-    return {
-        stage: [{"path": name, "bytes": len(files[name])} for name in sorted(names, key=lambda name: -len(files[name]))]
-        for stage, names in stages.items()
-    }
+    present = sorted((name for name in start if name in files), key=lambda name: -len(files[name]))
+    # Figures need nothing more; where the snapshot cannot start, the worker brings the rest itself.
+    return {"runtime": [{"path": name, "bytes": len(files[name])} for name in present], "figures": []}
 
 
 def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
@@ -145,15 +147,16 @@ def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
     ]
 
 
-def site(wheels: Path, repacked: Path) -> dict[str, bytes]:
+def site(cache: Path) -> dict[str, bytes]:
     """Return the whole site: the path of each file in it, and its content."""
     # GitHub Pages leaves out files that begin with an underscore unless this file is there.
     files = {".nojekyll": b"", "calc.zip": calc_archive()}
     # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
     files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
-    files.update((name, path.read_bytes()) for name, path in vendored_files(repacked))
-    files.update(licences(wheels))
+    files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
+    files["vendor/snapshot/none.zip"] = packed(())
+    files.update(licences(cache / "wheels"))
     files["vendor/boot.json"] = json.dumps(boot_files(files), indent=1).encode()
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
     return files
@@ -177,11 +180,10 @@ def write_site(files: dict[str, bytes], folder: Path) -> None:
 def main() -> None:
     """Build the site."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("wheels", type=Path, help="the verified official wheels, for their licences")
-    parser.add_argument("repacked", type=Path, help="the runtime as tools/repack.py made it")
+    parser.add_argument("cache", type=Path, help="where wheels, the repacked runtime and the boot snapshot lie")
     parser.add_argument("site", type=Path, help="where the site goes")
     arguments = parser.parse_args()
-    files = site(arguments.wheels, arguments.repacked)
+    files = site(arguments.cache)
     write_site(files, arguments.site)
     print(f"{arguments.site}: {len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB")
 

@@ -142,6 +142,8 @@ def main() -> None:
         with zipfile.ZipFile(wheel) as archive:
             content = packed(repacked(archive))
         (out / wheel.name).write_bytes(content)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            archive.extractall(out / "site-packages")
         hashes[wheel.name] = hashlib.sha256(content).hexdigest()
         print(f"{wheel.name}: {wheel.stat().st_size} -> {len(content)} bytes")
     lock = json.loads((arguments.pyodide / "pyodide-lock.json").read_text())
