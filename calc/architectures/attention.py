@@ -81,11 +81,22 @@ def eager(
 
 
 def attend(
-    kind: str, q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None
+    kind: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: Heads,
+    *,
+    dropout: float = 0.0,
+    mask: Tensor | None = None,
+    fp32_softmax: bool = True,
 ) -> Tensor:
-    """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``."""
+    """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``.
+
+    ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not).
+    """
     if kind == "eager":
-        return eager(q, k, v, heads, dropout=dropout, mask=mask)
+        return eager(q, k, v, heads, dropout=dropout, mask=mask, fp32_softmax=fp32_softmax)
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
         return ops.flash_attention(*(ops.cast(t, dtype) for t in (q, k, v)), heads)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import decoders
+from calc.architectures import decoders, encoders
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "bert": encoders.Bert,
+    "camembert": encoders.Roberta,
+    "distilbert": encoders.DistilBert,
     "gpt2": decoders.GPT2,
     "llama": decoders.Llama,
+    "roberta": encoders.Roberta,
+    "xlm-roberta": encoders.Roberta,
 }
 
 

@@ -605,17 +605,15 @@ def math_attention(
 
 
 def cross_entropy(logits: Tensor) -> Tensor:
-    """``F.cross_entropy``: log-softmax in fp32 under autocast, kept with its labels; backward makes two of its size.
+    """``F.cross_entropy``: log-softmax in the logits' own type, then nll_loss, which autocast runs on an fp32 copy.
 
-    derivatives.yaml: _log_softmax keeps its output, nll_loss its input.
+    derivatives.yaml: _log_softmax keeps its output, nll_loss its input; backward makes one of each size.
+    ATen/native/LossNLL.cpp, cross_entropy_loss: the log-softmax is asked for in the input's type, which
+    autocast then leaves alone.
     """
     tape = logits.tape
-    if tape.autocast is not None:
-        logits = cast(logits, Dtype.FP32)
     out = tape.like(logits)
     tape.kernel([logits], [out])
-    total = tape.empty((1,), Dtype.FP32, batched=False)
-    loss = tape.empty((1,), Dtype.FP32, batched=False)
     if tape.recording and logits.requires_grad:
         tape.saves()
     kept = out.data
@@ -626,7 +624,11 @@ def cross_entropy(logits: Tensor) -> Tensor:
         return [result]
 
     out = tape.record(out, [logits], log_softmax_backward)
-    negative_log = (kept, total)
+    if tape.autocast is not None:
+        out = cast(out, Dtype.FP32)
+    total = tape.empty((1,), Dtype.FP32, batched=False)
+    loss = tape.empty((1,), Dtype.FP32, batched=False)
+    negative_log = (out.data, total)
 
     def nll_backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(negative_log[0])

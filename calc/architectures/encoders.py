@@ -1,0 +1,193 @@
+"""Encoders with a masked-language head (transformers/models/{bert,roberta,distilbert,...}/modeling_*.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calc.architectures.attention import attend
+from calc.architectures.decoders import activation
+from calc.replay import ops
+from calc.replay.layers import Blocks, Embedding, LayerNorm
+from calc.replay.ops import Heads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from calc.architectures.model import Shape
+    from calc.replay.layers import Build
+    from calc.replay.tape import Parameter, Tape, Tensor
+
+POSITION_BYTES = 8
+
+
+class TokenEmbeddings:
+    """Sum of token, type and position tables, LayerNorm and dropout (BertEmbeddings).
+
+    ``own_positions``: each sample has its own position ids, so the positions' rows are looked up per sample
+    (RoBERTa counts them past the padding).
+    """
+
+    def __init__(
+        self, build: Build, config: Mapping[str, Any], width: int, *, dropout: float, own_positions: bool = False, buffers: int = 2
+    ) -> None:
+        self.dropout = dropout
+        self.own_positions = own_positions
+        positions = config["max_position_embeddings"]
+        types = config.get("type_vocab_size", 0)
+        self.tokens = Embedding(build, "word_embeddings", config["vocab_size"], width)
+        self.positions = Embedding(build, "position_embeddings", positions, width)
+        self.types = Embedding(build, "token_type_embeddings", types, width) if types else None
+        self.norm = LayerNorm(build, "LayerNorm", width)
+        for _ in range(buffers):
+            build.buffer(positions * POSITION_BYTES)
+
+    def __call__(self, tape: Tape, tokens: int) -> Tensor:
+        with tape.within("embeddings"):
+            words = x = self.tokens(tape, tokens)
+            if self.types is not None:
+                kinds = self.types(tape, tokens)
+                x = ops.add(x, kinds)
+            positions = self.positions(tape, tokens, batched=self.own_positions)
+            x = ops.add(x, positions)
+            x = ops.dropout(self.norm(x), self.dropout)
+            del words, positions
+            return x
+
+
+class SelfAttention:
+    """Queries, keys and values of all heads, attention over the whole sequence, output projection."""
+
+    def __init__(self, build: Build, hidden: int, heads: int, *, dropout: float, names: Sequence[str]) -> None:
+        self.kind = build.attention
+        self.dropout = dropout
+        self.heads = heads
+        self.width = hidden // heads
+        self.q, self.k, self.v, self.o = (build.linear(name, hidden, hidden, attention=True) for name in names)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tokens = x.shape[0]
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        heads = Heads(self.heads, self.heads, self.width, self.width, tokens, tokens, causal=False)
+        return self.o(attend(self.kind, q, k, v, heads, dropout=self.dropout, fp32_softmax=False))
+
+
+class PostNormBlock:
+    """Attention and feed-forward, each added to its input and normalized (BertLayer, DistilBERT's TransformerBlock).
+
+    ``attention_output_dropout`` is DistilBERT's difference: it drops nothing after the attention's projection.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        attention: SelfAttention,
+        hidden: int,
+        inner: int,
+        *,
+        act: str,
+        dropout: float,
+        attention_output_dropout: float,
+    ) -> None:
+        self.act = act
+        self.dropout = dropout
+        self.attention_output_dropout = attention_output_dropout
+        self.attention = attention
+        self.attention_norm = LayerNorm(build, "attention.output.LayerNorm", hidden)
+        self.up = build.linear("intermediate.dense", hidden, inner)
+        self.down = build.linear("output.dense", inner, hidden)
+        self.norm = LayerNorm(build, "output.LayerNorm", hidden)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tape = x.tape
+        with tape.within("attention"):
+            branch = ops.dropout(self.attention(x), self.attention_output_dropout)
+            x = self.attention_norm(ops.add(branch, x))
+            del branch
+        with tape.within("mlp"):
+            branch = ops.dropout(self.down(activation(self.act, self.up(x))), self.dropout)
+            return self.norm(ops.add(branch, x))
+
+
+class MaskedLanguageHead:
+    """Dense, activation, LayerNorm, product with the token table and its bias (BertLMPredictionHead)."""
+
+    def __init__(
+        self, build: Build, hidden: int, width: int, vocabulary: int, *, act: str, table: Parameter | None
+    ) -> None:
+        self.act = act
+        self.dense = build.linear("transform.dense", hidden, width)
+        self.norm = LayerNorm(build, "transform.LayerNorm", width)
+        with build.without_adapters():
+            self.decoder = build.linear("decoder", width, vocabulary, tied=table)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.decoder(self.norm(activation(self.act, self.dense(x))))
+
+
+def masked_lm_loss(tape: Tape, hidden: Tensor, head: MaskedLanguageHead) -> Tensor:
+    """Logits and cross-entropy over every position: labels outside the mask are ignored, not left out."""
+    with tape.within("logits"):
+        logits = head(hidden)
+        return ops.cross_entropy(logits)
+
+
+class Bert:
+    """BertForMaskedLM, and RobertaForMaskedLM and its kin, which differ in their positions."""
+
+    own_positions = False
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, act, dropout = config["hidden_size"], config["hidden_act"], config["hidden_dropout_prob"]
+        self.embeddings = TokenEmbeddings(build, config, hidden, dropout=dropout, own_positions=self.own_positions)
+
+        def block(_: int) -> PostNormBlock:
+            attention = SelfAttention(
+                build,
+                hidden,
+                config["num_attention_heads"],
+                dropout=config["attention_probs_dropout_prob"],
+                names=("query", "key", "value", "dense"),
+            )
+            return PostNormBlock(
+                build, attention, hidden, config["intermediate_size"], act=act, dropout=dropout, attention_output_dropout=dropout
+            )
+
+        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], block)
+        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
+        self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act=act, table=table)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        x = self.embeddings(tape, shape.sequence_length)
+        x = self.blocks(tape, x)
+        return masked_lm_loss(tape, x, self.head)
+
+
+class Roberta(Bert):
+    """RobertaForMaskedLM, XLMRobertaForMaskedLM, CamembertForMaskedLM (transformers/models/roberta)."""
+
+    own_positions = True
+
+
+class DistilBert:
+    """DistilBertForMaskedLM."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, act, dropout = config["dim"], config["activation"], config["dropout"]
+        self.embeddings = TokenEmbeddings(build, config, hidden, dropout=dropout, buffers=1)
+
+        def block(_: int) -> PostNormBlock:
+            attention = SelfAttention(
+                build, hidden, config["n_heads"], dropout=config["attention_dropout"], names=("q_lin", "k_lin", "v_lin", "out_lin")
+            )
+            return PostNormBlock(
+                build, attention, hidden, config["hidden_dim"], act=act, dropout=dropout, attention_output_dropout=0.0
+            )
+
+        self.blocks = Blocks(build, ["layer"] * config["n_layers"], block)
+        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
+        self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act=act, table=table)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        x = self.embeddings(tape, shape.sequence_length)
+        x = self.blocks(tape, x)
+        return masked_lm_loss(tape, x, self.head)
