@@ -7,6 +7,7 @@ each says so by naming as little as torch saves.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -327,7 +328,7 @@ def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         if kept_x is not None:
             of_w = tape.empty(w_shape, dtype, batched=False)
             of_w.is_view = True
-            tape.product(rows, inner, columns, batched=batched, itemsize=dtype.itemsize)
+            tape.product(rows, columns, inner, batched=batched, itemsize=dtype.itemsize, contracts_rows=True)
         if bias_trains:
             of_b = tape.empty((columns,), dtype, batched=False)
             tape.kernel([grad], [of_b])
@@ -382,17 +383,19 @@ def matmul(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
     out = tape.empty(shape, a.dtype, batched=a.batched or b.batched)
     columns = shape[-1]
     rows = prod(shape) // columns
-    tape.product(rows, columns, inner, batched=out.batched, itemsize=a.dtype.itemsize)
+    count = prod(shape[:-2])
+    log = partial(tape.product, batched=out.batched, itemsize=a.dtype.itemsize, count=count)
+    log(rows // count, columns, inner)
     a_form, b_form = (a.shape, a.dtype, a.batched), (b.shape, b.dtype, b.batched)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         of_a = of_b = None
         if kept_b is not None:
             of_a = tape.empty(a_form[0], a_form[1], batched=a_form[2])
-            tape.product(rows, inner, columns, batched=grad.batched, itemsize=grad.dtype.itemsize)
+            log(rows // count, inner, columns)
         if kept_a is not None:
             of_b = tape.empty(b_form[0], b_form[1], batched=b_form[2])
-            tape.product(rows, inner, columns, batched=grad.batched, itemsize=grad.dtype.itemsize)
+            log(rows // count, columns, inner, contracts_rows=True)
         return [of_a, of_b]
 
     return tape.record(out, [a, b], backward)
@@ -501,11 +504,10 @@ class Heads(NamedTuple):
     causal: bool
 
 
-def _attention_products(tape: Tape, heads: Heads, itemsize: int, count: int) -> None:
-    """``count`` products of queries with keys; causal kernels skip half."""
+def _log_attention(tape: Tape, heads: Heads, products: int, moves: Sequence[Tensor]) -> None:
+    """A fused kernel of ``products`` matrix products a head; causal kernels skip half."""
     keys = heads.keys // 2 if heads.causal and heads.queries == heads.keys else heads.keys
-    for _ in range(count):
-        tape.product(heads.query * heads.queries, keys or 1, heads.width, batched=True, itemsize=itemsize)
+    tape.fused_attention(heads.queries, keys or 1, heads.width, products, moves, heads.query)
 
 
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
@@ -519,7 +521,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
         tape.saves()
     out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
     log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
-    _attention_products(tape, heads, q.dtype.itemsize, 2)
+    _log_attention(tape, heads, 2, [q, k, v, out])
     kept = (q.data, k.data, v.data, out.data, log_sum)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -535,7 +537,11 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
             if heads.key != heads.query
             else []
         )
-        _attention_products(tape, heads, kept_q.dtype.itemsize, 5)
+        tape.kernel([kept[3], kept[3]], [row_sums])
+        _log_attention(tape, heads, 5, [kept_q, kept_k, kept_v, kept[3], kept[3], *gradients, accumulator, accumulator])
+        tape.kernel([accumulator], [gradients[0]])
+        for i in range(len(whole)):
+            tape.kernel([whole[i]], [gradients[1 + i]])
         del row_sums, accumulator, whole
         return gradients
 
@@ -553,7 +559,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Ten
         tape.saves()
     out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
     log_sum = tape.empty((heads.query, -(-heads.queries // 32) * 32), Dtype.FP32, batched=True)
-    _attention_products(tape, heads, q.dtype.itemsize, 2)
+    _log_attention(tape, heads, 2, [q, k, v, out])
     kept = (q.data, k.data, v.data, out.data, log_sum, bias.data if bias is not None else None)
     bias_trains = bias is not None and bias.requires_grad
 
@@ -565,8 +571,10 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Ten
             scratch.append(tape.like(kept[0], Dtype.FP32))
         if bias_trains:
             gradients.append(tape.empty((heads.query, heads.queries, heads.keys), kept[0].dtype, batched=True))
-        _attention_products(tape, heads, kept[0].dtype.itemsize, 5)
-        del scratch
+        moved = [t for t in (*kept[:4], *gradients, *scratch[1:]) if t is not None]
+        _log_attention(tape, heads, 5, moved)
+        tape.kernel([kept[3], kept[3]], scratch[:1])
+        del scratch, moved
         return gradients
 
     return tape.record(out, [q, k, v, *([bias] if bias is not None else [])], backward)
@@ -687,7 +695,8 @@ def convolution(
     rows = prod(out_shape[1:])
     columns = out_shape[0] // groups
     inner = w.numel // out_shape[0]
-    tape.product(rows * groups, columns, inner, batched=x.batched, itemsize=low.itemsize)
+    log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=x.nbytes + out.nbytes)
+    log(rows * groups, columns, inner)
     x_shape, batched, w_shape = x.shape, x.batched, w.shape
     bias_trains = b is not None and b.requires_grad
 
@@ -695,10 +704,10 @@ def convolution(
         of_x = of_w = of_b = None
         if kept_w is not None:
             of_x = tape.empty(x_shape, low, batched=batched)
-            tape.product(rows * groups, inner, columns, batched=batched, itemsize=low.itemsize)
+            log(rows * groups, inner, columns)
         if kept_x is not None:
             of_w = tape.empty(w_shape, low, batched=False)
-            tape.product(rows * groups, inner, columns, batched=batched, itemsize=low.itemsize)
+            log(rows * groups, columns, inner, contracts_rows=True)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)
             tape.kernel([grad], [of_b])

@@ -54,12 +54,16 @@ class Segment(NamedTuple):
 class Kernel(NamedTuple):
     """One kernel launch, for the time model. Sizes are linear in the micro-batch: per sample, then fixed.
 
-    For a matrix product rows x inner times inner x columns, ``rows`` counts all rows; others have columns 0.
-    ``itemsize`` is that of the operands: it selects the matrix rate.
+    A matrix product is ``matrices`` products rows x inner times inner x columns in one launch (others have columns 0).
+    What grows with the micro-batch is the rows, or the matrices where ``matrices_per_sample`` is not 0; where
+    ``contracts_rows`` the rows are what is summed over, as in a weight's gradient (then the result is columns x inner).
+    ``itemsize`` is that of the operands: it selects the matrix rate. ``recomputed`` marks what activation checkpointing
+    runs again in backward. ``fused_attention`` marks kernels that never write their scores.
     """
 
     phase: Phase
     repeats: int
+    recomputed: bool
     flops_per_sample: int
     flops_fixed: int
     bytes_per_sample: int
@@ -69,6 +73,10 @@ class Kernel(NamedTuple):
     columns: int
     inner: int
     itemsize: int
+    matrices_per_sample: int = 0
+    matrices_fixed: int = 1
+    contracts_rows: bool = False
+    fused_attention: bool = False
 
 
 class Storage:
@@ -200,6 +208,7 @@ class Tape:
         self._phantom = False
         self._packs = 0
         self._pack_limit = 0
+        self._recomputing = False
 
     # ---- memory
 
@@ -265,20 +274,43 @@ class Tape:
                 batched += tensor.nbytes
             else:
                 fixed += tensor.nbytes
-        self.kernels.append(Kernel(self._phase, self._block[1], 0, 0, batched, fixed, 0, 0, 0, 0, 4))
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, 0, 0, batched, fixed, 0, 0, 0, 0, 4))
 
-    def product(self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1) -> None:
-        """A matrix product, ``count`` of them in one launch; rows per sample where batched (else fixed)."""
+    def product(
+        self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1,
+        contracts_rows: bool = False, operand_bytes: int | None = None,
+    ) -> None:  # fmt: skip
+        """A matrix product; rows per sample where batched (else fixed).
+
+        ``count`` of them are separate products in one launch (per sample where batched), as in attention.
+        ``operand_bytes`` is the traffic of the operands that have the rows, where it is not their size as matrices (a
+        convolution reads each input once, not once for each position of its window).
+        """
         if self._phantom:
             return
         flops = 2 * rows * columns * inner * count
-        traffic = (rows * inner + rows * columns) * itemsize * count
-        weights = columns * inner * itemsize
-        if batched:
-            sizes = (flops, 0, traffic, weights, rows * count, 0)
+        traffic = (rows * (inner + columns) * itemsize if operand_bytes is None else operand_bytes) * count
+        weights = columns * inner * itemsize * count
+        shape = (columns, inner, itemsize)
+        if not batched:
+            sizes = (0, flops, 0, traffic + weights, 0, rows, *shape, 0, count)
+        elif count == 1:
+            sizes = (flops, 0, traffic, weights, rows, 0, *shape, 0, 1)
         else:
-            sizes = (0, flops, 0, traffic + weights, 0, rows * count)
-        self.kernels.append(Kernel(self._phase, self._block[1], *sizes, columns, inner, itemsize))
+            sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows))
+
+    def fused_attention(self, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int) -> None:
+        """An attention kernel: ``products`` of ``rows`` x ``keys`` x ``width`` for each of ``count`` heads of a sample.
+
+        ``moves`` is what it reads and writes; the scores stay on the chip.
+        """
+        if self._phantom:
+            return
+        flops = 2 * rows * keys * width * products * count
+        traffic = sum(t.nbytes for t in moves)
+        sizes = (flops, 0, traffic, 0, 0, rows, keys, width, moves[0].dtype.itemsize, count, 0)
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, fused_attention=True))
 
     # ---- autograd
 
@@ -436,8 +468,10 @@ class Tape:
                 self._nodes.append(node)
                 fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
             self._packs, self._pack_limit = 0, packs
+            self._recomputing = True
             with self.within(scope):
                 again = function(*fresh)
+            self._recomputing = False
             self._packs, self._pack_limit, self._phantom = 0, 0, False
             self._casts = outer_casts
             del fresh
