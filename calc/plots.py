@@ -44,7 +44,7 @@ PARTS: Final = (
 THEME: Final = {
     name: f"#{0xA10000 + 0x0107 * place:06x}"
     for place, name in enumerate(
-        ("ink", "muted", "grid", "paper", "accent", "over", "phase-forward", "phase-backward", "phase-step")
+        ("ink", "muted", "grid", "card", "accent", "over", "phase-forward", "phase-backward", "phase-step")
         + tuple(f"part-{part.replace('_', '-')}" for part in PARTS),
         start=1,
     )
@@ -240,6 +240,8 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
         textcoords="offset points",
         ha="left" if left else "right",
         va="bottom",
+        bbox={"facecolor": THEME["card"], "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        zorder=6,
     )
     axes.set_xlim(0, max(len(alive) - 1, 1))
     axes.set_ylim(0, max(_gib(max(alive)), _gib(result["memory"]["limit_bytes"])) * 1.18)
@@ -258,8 +260,8 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
 
 
 FIGURES: Final[dict[str, tuple[Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words], int]]] = {
-    "parts": (draw_parts, 280),
-    "memory": (draw_memory, 340),
+    "parts": (draw_parts, 320),
+    "memory": (draw_memory, 320),
     "timeline": (draw_timeline, 320),
     "throughput": (draw_throughput, 300),
 }
@@ -280,10 +282,7 @@ def _themed(svg: str, name: str, words: Words) -> str:
         svg = svg.replace(colour, f"var(--{variable})")
     # The page sets the family; the sizes are the figure's.
     svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
-    head = (
-        f'<svg role="img" aria-labelledby="{prefix}title {prefix}description" '
-        f'data-figure="{name}" '
-    )
+    head = f'<svg role="img" aria-labelledby="{prefix}title {prefix}description" '
     labels = f'<title id="{prefix}title">{_escaped(words.title)}</title><desc id="{prefix}description">{_escaped(words.text)}</desc>'
     svg = svg.replace("<svg ", head, 1)
     return re.sub(r"(<svg [^>]*>)", lambda match: match.group(1) + labels, svg, count=1).strip()

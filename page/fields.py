@@ -4,7 +4,7 @@ import math
 
 from page.format import count
 
-DIGIT_GROUPS = (",", "_", "\N{THIN SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{NO-BREAK SPACE}", " ")
+DIGIT_GROUPS = (",", "_", "\u2009", "\u202f", "\u00a0", " ")
 
 
 def _ungrouped(text: str) -> str:
@@ -42,7 +42,7 @@ def number(text: str, minimum: float, maximum: float, *, whole: bool) -> "tuple[
         value = float(typed)
     except ValueError:
         hint = " Write decimals with a point." if "," in typed else ""
-        return None, f"\N{LEFT DOUBLE QUOTATION MARK}{text.strip()}\N{RIGHT DOUBLE QUOTATION MARK} is not a number: enter {allowed}.{hint}"
+        return None, f"\u201c{text.strip()}\u201d is not a number: enter {allowed}.{hint}"
     if not math.isfinite(value) or not minimum <= value <= maximum:
         return None, f"Out of range: enter {allowed}."
     if whole and value != int(value):

@@ -3,7 +3,7 @@
 from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-MINUS = "\N{MINUS SIGN}"
+MINUS = "\u2212"
 
 
 def escape(text: object) -> str:
@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
         return f"{significant(seconds)} s"
     if seconds >= 1e-3:
         return f"{significant(seconds * 1e3)} ms"
-    return f"{significant(seconds * 1e6)} \N{MICRO SIGN}s"
+    return f"{significant(seconds * 1e6)} \u00b5s"
 
 
 def parameters(number: int) -> str:

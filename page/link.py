@@ -67,8 +67,8 @@ def _text(value: Any) -> str:
 
 
 def write(flat: dict[str, Any]) -> str:
-    """The link text of dotted keys and their values, in the order given."""
-    return "&".join(f"{quote(key)}={quote(_text(value))}" for key, value in flat.items())
+    """The link text of dotted keys and their values, sorted by key: MicroPython's dicts keep no order."""
+    return "&".join(f"{quote(key)}={quote(_text(flat[key]))}" for key in sorted(flat))
 
 
 def read(text: str) -> dict[str, Any]:

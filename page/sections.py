@@ -7,13 +7,25 @@ function, name it in `SECTIONS` and put an element with ``data-section`` of that
 from typing import Any
 
 from page.format import at, count, duration, escape, fixed, gib, parameters, shown, significant
-from page.words import PARTS, PHASES, label
+from page.words import FIELDS, PHASES, label
 
-TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES = "\u00d7"
+
+
+def field_name(key: str) -> str:
+    """A field's name as the form says it."""
+    return FIELDS.get(key, key.replace("_", " ").split(".")[-1])
 
 
 def _is_known(result: dict[str, Any], path: str) -> bool:
     return at(result, path) is not None
+
+
+def _fact(title: str, html: str, *, hint: str = "", peak: bool = False) -> str:
+    """One number under its name."""
+    marked = ' class="peak"' if peak else ""
+    tip = f' title="{escape(hint)}"' if hint else ""
+    return f"<div{marked}><dt{tip}>{escape(title)}</dt><dd>{html}</dd></div>"
 
 
 def _why(name: str, text: str, explanation: str) -> str:
@@ -126,13 +138,39 @@ def spoken(result: dict[str, Any]) -> str:
     return f"Micro-batch {chosen} {verdict}. It takes {process} of {gib(result['gpu']['memory_bytes'])}."
 
 
+def _signed(text: str, number: float) -> str:
+    return text if number < 0 else f"+{text}"
+
+
+def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What a change did to the batch and to the speed, in a few words."""
+    said = []
+    more = after["max_micro_batch"] - before["max_micro_batch"]
+    if more:
+        said.append(f"{_signed(count(more), more)} batch")
+    elif after["memory"]["peak_reserved_bytes"] != before["memory"]["peak_reserved_bytes"]:
+        difference = after["memory"]["peak_reserved_bytes"] - before["memory"]["peak_reserved_bytes"]
+        said.append(_signed(gib(difference), difference))
+    old, new = before.get("samples_per_second"), after.get("samples_per_second")
+    if old and new:
+        percent = int(round((new / old - 1) * 100))
+        if percent:
+            said.append(f"{_signed(count(percent), percent)} % speed")
+    return ", ".join(said)
+
+
+def _family(identifier: str) -> str:
+    """The part that a component belongs to, which gives it its colour."""
+    return identifier.split(".")[0]
+
+
 def _bar_pieces(result: dict[str, Any]) -> list[tuple[str, str, int]]:
     """What lies on the card, in order: its name for colour and link, its label, its bytes."""
     memory = result["memory"]
     pieces = [(part["id"], part["label"], part["bytes"]) for part in memory["components"] if part["bytes"]]
     slack = memory["peak_reserved_bytes"] - memory["peak_allocated_bytes"]
     outside = memory["process_bytes"] - memory["peak_reserved_bytes"]
-    return [*pieces, ("slack", "Reserved, not used", slack), ("context", "CUDA context and other processes", outside)]
+    return pieces + [("slack", "Reserved, not used", slack), ("context", "CUDA context and other processes", outside)]
 
 
 def bar(result: dict[str, Any]) -> str:
@@ -140,7 +178,7 @@ def bar(result: dict[str, Any]) -> str:
     card, process = result["gpu"]["memory_bytes"], result["memory"]["process_bytes"]
     scale = max(card, process)
     pieces = "".join(
-        f'<li class="part part-{escape(name.split(".")[0])}" style="flex-basis:{fixed(size * 100, scale, 3)}%">'
+        f'<li class="part part-{escape(_family(name))}" style="flex-basis:{fixed(size * 100, scale, 3)}%">'
         f'<a href="#part-{escape(name)}" tabindex="-1" aria-hidden="true"></a>'
         f'<span class="visually-hidden">{escape(title)}: {gib(size)}</span><span class="tip" aria-hidden="true">{escape(title)} {gib(size)}</span></li>'
         for name, title, size in _bar_pieces(result)
@@ -183,12 +221,14 @@ def _source(source: Any) -> str:
 
 def _part(part: dict[str, Any], index: int, total: int) -> str:
     name, size = part["id"], part["bytes"]
+    number = shown(f"memory.components.{index}.bytes", size, gib(size))
+    family = escape(_family(name))
     exact = f"<dt>Exactly</dt><dd>{count(size)} bytes</dd>"
     formula = f"<dt>Formula</dt><dd><code>{escape(part.get('formula') or '')}</code></dd>" if part.get("formula") else ""
     return (
-        f'<details id="part-{escape(name)}" class="part-row"><summary><span class="swatch part-{escape(name.split(".")[0])}"></span>'
+        f'<details id="part-{escape(name)}" class="part-row"><summary><span class="swatch part-{family}"></span>'
         f'<span class="name">{escape(part["label"])}</span><span class="share">{fixed(size * 100, total, 1)} %</span>'
-        f"{shown(f'memory.components.{index}.bytes', size, gib(size))}</summary>"
+        f"{number}</summary>"
         f"<dl>{formula}{_values(part.get('values'))}{exact}{_source(part.get('source'))}</dl></details>"
     )
 
@@ -199,24 +239,21 @@ def parts(result: dict[str, Any]) -> str:
     total = memory["peak_allocated_bytes"]
     rows = "".join(_part(part, index, total) for index, part in enumerate(memory["components"]))
     phases = "".join(
-        f'<div{" class=peak" if name == memory.get("peak_phase") else ""}><dt>Peak in {escape(PHASES.get(name, name))}</dt>'
-        f"<dd>{shown(f'memory.phases.{name}', size, gib(size))}</dd></div>"
-        for name, size in memory["phases"].items()
+        _fact(
+            f"Peak in {words}",
+            shown(f"memory.phases.{name}", memory["phases"][name], gib(memory["phases"][name])),
+            peak=name == memory["peak_phase"],
+        )
+        for name, words in PHASES
     )
-    instant = memory.get("peak_instant")
-    peak = f"<p>The peak is in the {escape(PHASES.get(memory['peak_phase'], memory['peak_phase']))} phase" if memory.get("peak_phase") else ""
-    peak += f": {escape(instant)}.</p>" if peak and instant else ".</p>" if peak else ""
+    peak = f"<p>The peak is in the {dict(PHASES)[memory['peak_phase']]} phase: {escape(memory['peak_instant'])}.</p>"
     sums = (
         ("memory.peak_allocated_bytes", "Tensors at the peak", "What tensors hold, as torch.cuda.max_memory_allocated() reports it"),
         ("memory.peak_reserved_bytes", "Reserved by the allocator", "What the caching allocator takes from the card for it"),
         ("memory.process_bytes", "Process", "That and what the allocator cannot use, as nvidia-smi shows it"),
         ("memory.limit_bytes", "Usable", "What the card leaves to the allocator"),
     )
-    totals = "".join(
-        f'<div><dt title="{escape(hint)}">{escape(title)}</dt><dd>{shown(path, at(result, path), gib(at(result, path)))}</dd></div>'
-        for path, title, hint in sums
-        if _is_known(result, path)
-    )
+    totals = "".join(_fact(title, shown(path, at(result, path), gib(at(result, path))), hint=hint) for path, title, hint in sums)
     return f'{peak}<div class="parts">{rows}</div><dl class="numbers">{phases}</dl><dl class="numbers">{totals}</dl>'
 
 
@@ -244,7 +281,7 @@ def plan(result: dict[str, Any]) -> str:
         else f'<p class="lead">No split makes exactly {shown("plan.global_batch", target, count(target))}.</p>'
     )
     nearest = "".join(
-        f"<li>{_plan_sentence(f'plan.nearest.{index}', near, target)}</li>" for index, near in enumerate(wanted.get("nearest") or [])
+        "<li>" + _plan_sentence(f"plan.nearest.{index}", near, target) + "</li>" for index, near in enumerate(wanted["nearest"])
     )
     others = f"<p>{'Larger passes, other totals' if exact else 'Nearest'}:</p><ul>{nearest}</ul>" if nearest else ""
     return lead + others
@@ -261,7 +298,7 @@ def speed(result: dict[str, Any]) -> str:
         length = result["scenario"].get("sequence_length")
         if length:
             facts.append(("Tokens a second", escape(significant(rate * length))))
-    rows = "".join(f"<div><dt>{title}</dt><dd>{text}</dd></div>" for title, text in facts)
+    rows = "".join(_fact(title, html) for title, html in facts)
     return f'<dl class="numbers">{rows}</dl>' if rows else ""
 
 
@@ -271,7 +308,7 @@ def facts(result: dict[str, Any]) -> str:
     trainable = result.get("trainable_parameters")
     if trainable is not None and trainable != result["parameters"]:
         rows.append(("Trainable", shown("trainable_parameters", trainable, count(trainable))))
-    body = "".join(f"<div><dt>{title}</dt><dd>{text}</dd></div>" for title, text in rows)
+    body = "".join(_fact(title, html) for title, html in rows)
     notes = "".join(f"<li>{escape(note)}</li>" for note in result["model"].get("notes") or [])
     return f'<dl class="numbers">{body}</dl>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
 

@@ -82,18 +82,7 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
-PARTS = {
-    "weights": "Weights",
-    "gradients": "Gradients",
-    "optimizer_state": "Optimizer state",
-    "activations": "Activations",
-    "logits_and_loss": "Logits and loss",
-    "casts": "16-bit casts",
-    "temporaries": "Temporaries",
-    "workspace": "Library workspace",
-}
-
-PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer step"}
+PHASES = (("forward", "forward"), ("backward", "backward"), ("step", "optimizer step"))
 
 FIELDS = {
     "model": "Model",

@@ -1,0 +1,101 @@
+"""What breaks is said, with a way on, and nothing foreign is asked for meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import opened, until, value
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from conftest import Log
+    from playwright.sync_api import Browser, Page, Route
+
+SAID_WITHIN_MILLISECONDS = 40_000
+
+
+def missing(route: Route) -> None:
+    route.fulfill(status=404, content_type="text/html", body="<!doctype html>Not found")
+
+
+def truncated(route: Route) -> None:
+    route.fulfill(status=200, content_type="application/octet-stream", body=b"half of it")
+
+
+def page_in_its_place(route: Route) -> None:
+    route.fulfill(status=200, content_type="text/html", body="<!doctype html>Welcome to the hotel's network")
+
+
+@pytest.mark.parametrize(
+    ("path", "broken"),
+    [
+        ("vendor/pyscript/core.js", missing),
+        ("main.py", missing),
+        ("vendor/boot.json", missing),
+        ("pyscript.toml", missing),
+        ("calc/worker.py", page_in_its_place),
+        ("static/interpreter.mjs", missing),
+        ("vendor/pyodide/pyodide.asm.wasm", truncated),
+        ("calc.zip", missing),
+        ("vendor/pyodide/numpy*.whl", missing),
+    ],
+)
+def test_a_broken_file_gives_a_message(fresh: tuple[Page, Log], address: str, path: str, broken: object) -> None:
+    page, log = fresh
+    page.route(f"**/{path}", broken)  # type: ignore[arg-type] # parametrized
+    page.goto(address)
+    expect(page.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
+    assert page.locator("html").get_attribute("data-app") == "error"
+    expect(page.locator("#retry")).to_be_visible()
+    assert int(value(page, "max_micro_batch")) > 0, "the example stays"
+    assert log.foreign == []
+
+
+def test_another_try_succeeds_once_the_file_is_there(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.route("**/vendor/pyodide/python_stdlib.zip", missing)
+    page.goto(address)
+    expect(page.locator("#alert")).to_contain_text("python_stdlib.zip", timeout=SAID_WITHIN_MILLISECONDS)
+    page.unroute("**/vendor/pyodide/python_stdlib.zip")
+    page.locator("#retry").click()
+    until(page, "ready")
+    expect(page.locator("#alert")).to_be_hidden()
+    assert log.foreign == []
+
+
+def test_a_worker_that_dies_is_noticed_and_replaced(fresh: tuple[Page, Log], address: str) -> None:
+    page, _ = fresh
+    page.goto(address)
+    until(page, "numbers")
+    before = value(page, "max_micro_batch")
+    page.evaluate("document.querySelector('script[name=calc]').xworker.terminate()")
+    page.select_option("#checkpointing", "full")
+    expect(page.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
+    assert value(page, "max_micro_batch") == before
+    page.locator("#retry").click()
+    until(page, "ready")
+    assert value(page, "max_micro_batch") != before
+
+
+def test_a_frame_without_storage_shows_the_example_and_a_way_out(browser: Browser, address: str) -> None:
+    with opened(browser, address) as (page, log):
+        # A frame from another site has no storage under Playwright's switches, like in a browser that blocks it.
+        elsewhere = address.replace("127.0.0.1", "localhost")
+        log.origin = ""
+        page.goto(f"{elsewhere}LICENSE")
+        page.set_content(f'<iframe src="{address}" width="1000" height="800"></iframe>')
+        frame = page.frame_locator("iframe")
+        expect(frame.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
+        expect(frame.locator("#alone")).to_be_visible()
+        expect(frame.locator("#retry")).to_be_hidden()
+        expect(frame.locator('[data-result="max_micro_batch"]').first).not_to_be_empty()
+
+
+def test_a_sandboxed_frame_shows_the_example_and_a_message(browser: Browser, address: str) -> None:
+    with opened(browser, address) as (page, _):
+        page.goto(f"{address}LICENSE")
+        page.set_content(f'<iframe src="{address}" sandbox="allow-scripts" width="1000" height="800"></iframe>')
+        frame = page.frame_locator("iframe")
+        expect(frame.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
+        expect(frame.locator('[data-result="max_micro_batch"]').first).not_to_be_empty()

@@ -1,0 +1,220 @@
+"""What a person meets: numbers, figures, links, messages; and what nobody may meet: a foreign request."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from calc.evaluation import evaluate
+from conftest import changed_value, show, until, value
+
+if TYPE_CHECKING:
+    from conftest import Log
+    from playwright.sync_api import Browser, Page
+
+DEFAULT = {"model": "gpt2", "gpu": "rtx-4090-24gb"}
+
+# Each numeric field: a link that shows it, and what opens its group.
+NUMBER_FIELDS = {
+    "sequence_length": "",
+    "image_size": "model=resnet50",
+    "gpus": "",
+    "global_batch": "global_batch=64",
+    "micro_batch": "micro_batch=4",
+    "lora_rank": "method=lora",
+    "gpu.memory_gib": "gpu.memory_gib=24&gpu.overhead_gib=0.5",
+    "gpu.overhead_gib": "gpu.memory_gib=24&gpu.overhead_gib=0.5",
+}
+BAD = ("", "0", "-1", "1e308", "abc", "NaN", "1.5")
+# Not every bad text is bad everywhere: a card may have 1.5 GiB, and nothing that is lost.
+GOOD_AFTER_ALL = {("gpu.memory_gib", "1.5"), ("gpu.overhead_gib", "1.5"), ("gpu.overhead_gib", "0")}
+
+
+def test_the_page_says_its_example_before_any_python(browser: Browser, address: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    assert page.locator("html").get_attribute("data-app") == "static"
+    expected = evaluate(DEFAULT)
+    assert value(page, "max_micro_batch") == str(expected["max_micro_batch"])
+    assert value(page, "memory.peak_allocated_bytes") == str(expected["memory"]["peak_allocated_bytes"])
+    assert page.locator("figure svg").count() >= 4
+    context.close()
+
+
+def test_start_goes_through_its_states_and_leaves_its_marks(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.add_init_script(
+        """addEventListener("DOMContentLoaded", () => {
+          const seen = (window.seen = { states: [], texts: [] });
+          const look = () => {
+            const state = document.documentElement.dataset.app, text = document.getElementById("state").textContent;
+            if (seen.states.at(-1) !== state) seen.states.push(state);
+            if (seen.texts.at(-1) !== text) seen.texts.push(text);
+          };
+          look();
+          new MutationObserver(look).observe(document, { attributes: true, subtree: true, childList: true, characterData: true });
+        })"""
+    )
+    page.goto(address)
+    until(page, "ready")
+    seen = page.evaluate("window.seen")
+    assert seen["states"] == ["static", "loading", "numbers", "ready"]
+    assert len([text for text in seen["texts"] if " MB" in text]) >= 3, "progress in bytes"
+    marks = page.evaluate("performance.getEntriesByType('mark').filter(m => m.name.startsWith('app:')).map(m => m.name)")
+    assert marks == ["app:alive", "app:numbers", "app:ready"]
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    assert not page.evaluate("crossOriginIsolated")
+    assert log.foreign == []
+    assert log.complaints == []
+
+
+def test_pre_built_and_live_agree(warm: Page) -> None:
+    for path in ("max_micro_batch", "memory.peak_allocated_bytes", "memory.phases.backward", "step_seconds"):
+        expected: object = evaluate(DEFAULT)
+        for part in path.split("."):
+            assert isinstance(expected, dict)
+            expected = expected[part]
+        assert float(value(warm, path)) == expected
+
+
+def test_a_change_changes_the_numbers_the_link_and_the_figures(warm: Page) -> None:
+    figure = warm.locator('[data-figure="memory"] figcaption')
+    before = figure.inner_text()
+    entries = warm.evaluate("history.length")
+    largest = changed_value(warm, "max_micro_batch", lambda: warm.select_option("#checkpointing", "full") and None)
+    assert int(largest) == evaluate({**DEFAULT, "checkpointing": "full"})["max_micro_batch"]
+    assert warm.url.endswith("#checkpointing=full")
+    expect(figure).not_to_have_text(before)
+    warm.select_option("#checkpointing", "none")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "")
+    assert "#" not in warm.url
+    assert warm.evaluate("history.length") == entries
+
+
+def test_the_micro_batch_can_be_dragged_and_set_back(warm: Page) -> None:
+    slider = warm.locator('[data-slider="micro_batch"]')
+    slider.focus()
+    slider.press("ArrowLeft")
+    largest = evaluate(DEFAULT)["max_micro_batch"]
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", f"micro_batch={largest - 1}")
+    assert value(warm, "micro_batch") == str(largest - 1)
+    warm.locator("[data-automatic]").check()
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "")
+
+
+def test_models_and_cards_are_found_by_typing(warm: Page) -> None:
+    box = warm.locator("#model")
+    box.click()
+    box.fill("llama 8b")
+    expect(warm.locator("#model-list")).to_be_visible()
+    box.press("Enter")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", re.compile(r"^model=llama-3"))
+    card = warm.locator("#gpu")
+    card.click()
+    card.fill("h100 80")
+    card.press("Enter")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", re.compile(r"gpu=h100"))
+    card.click()
+    card.fill("no such card")
+    expect(warm.locator("#gpu-list .nothing")).to_be_visible()
+    card.press("Escape")
+    assert "H100" in card.input_value()
+
+
+@pytest.mark.parametrize("key", NUMBER_FIELDS)
+def test_bad_numbers_get_a_message_and_leave_the_last_good_result(warm: Page, key: str) -> None:
+    show(warm, NUMBER_FIELDS[key])
+    for group in warm.locator("#scenario > details:not([open]) > summary, details.more:not([open]) > summary").all():
+        group.click()
+    box = warm.locator(f'[name="{key}"]')
+    good = value(warm, "memory.peak_allocated_bytes")
+    for text in BAD:
+        if (key, text) in GOOD_AFTER_ALL:
+            continue
+        box.fill(text)
+        message = warm.locator(f'[id="{key}-message"]')
+        expect(message).not_to_be_empty()
+        assert box.get_attribute("aria-invalid") == "true", text
+        assert warm.locator("html").get_attribute("data-stale"), text
+        assert value(warm, "memory.peak_allocated_bytes") == good, text
+        assert "Traceback" not in message.inner_text()
+    box.fill(str(4))
+    expect(warm.locator("html")).not_to_have_attribute("data-stale", re.compile("."))
+
+
+def test_an_error_of_the_calculation_stands_beside_its_field(warm: Page) -> None:
+    box = warm.locator("#sequence_length")
+    box.fill("4096")
+    expect(warm.locator("#sequence_length-message")).not_to_be_empty()
+    assert warm.locator("html").get_attribute("data-stale")
+    box.fill("512")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "sequence_length=512")
+    expect(warm.locator("#sequence_length-message")).not_to_have_class(re.compile("wrong"))
+
+
+def test_a_link_is_read_and_what_it_does_not_know_is_said(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.goto(f"{address}#precision=fp32&optimizer=sgd&colour=blue")
+    until(page, "ready")
+    expected = evaluate({**DEFAULT, "precision": "fp32", "optimizer": "sgd"})
+    assert value(page, "memory.peak_allocated_bytes") == str(expected["memory"]["peak_allocated_bytes"])
+    assert page.locator("#precision").input_value() == "fp32"
+    expect(page.locator("#notice")).to_contain_text("colour")
+    assert log.complaints == []
+
+
+def test_undo_and_redo(warm: Page) -> None:
+    warm.select_option("#optimizer", "sgd")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "optimizer=sgd")
+    expect(warm.locator("#undo")).to_be_enabled()
+    warm.wait_for_timeout(700)
+    warm.locator("#undo").click()
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "")
+    assert warm.locator("#optimizer").input_value() == "adamw"
+    warm.locator("#redo").click()
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "optimizer=sgd")
+
+
+def test_the_same_scenarios_give_the_same_text_in_cpython_and_in_the_page(warm: Page) -> None:
+    for scenario in golden_scenarios():
+        text = json.dumps(scenario)
+        answer = json.loads(warm.evaluate("text => document.querySelector('script[name=calc]').xworker.sync.evaluate(text)", text))
+        assert answer == {"ok": True, "result": json.loads(json.dumps(evaluate(scenario)))}, scenario
+
+
+def golden_scenarios() -> list[dict[str, object]]:
+    return [
+        {"model": model, "gpu": gpu, **recipe}
+        for model in ("gpt2", "llama-3.2-1b", "bert-base-uncased", "vit_b_16", "resnet50")
+        for gpu, recipe in (
+            ("rtx-4090-24gb", {}),
+            ("h100-sxm-80gb", {"precision": "bf16", "checkpointing": "full", "global_batch": 96}),
+            ("a100-sxm-80gb", {"precision": "fp32", "optimizer": "sgd-momentum", "micro_batch": 3}),
+        )
+    ]
+
+
+def test_evaluation_in_the_page_takes_less_than_25_ms(warm: Page) -> None:
+    milliseconds = warm.evaluate(
+        """async scenario => {
+          const { sync } = document.querySelector("script[name=calc]").xworker;
+          const start = performance.now();
+          for (let i = 0; i < 100; i++) await sync.evaluate(JSON.stringify({ ...scenario, sequence_length: 1000 - i }));
+          return (performance.now() - start) / 100;
+        }""",
+        DEFAULT,
+    )
+    print(f"evaluate in the page: {milliseconds:.1f} ms")
+    assert milliseconds < 25
+
+
+def test_nothing_left_the_origin_in_all_of_this(warm_pair: tuple[Page, Log]) -> None:
+    _, log = warm_pair
+    assert log.foreign == []
+    assert log.complaints == []

@@ -1,0 +1,374 @@
+"""The page's Python: form to scenario, scenario to worker, result to page. It calculates nothing.
+
+Runs on the main thread in MicroPython; the calculation runs in the worker (calc/worker.py).
+"""
+
+import asyncio
+import json
+
+from typing import Any
+
+from page import link, sections
+from page.form import Form, is_known, unknown_notice
+from page.format import fixed
+from page.runtime import Failure, Runtime, storage_works
+from pyscript import document, window
+from pyscript.ffi import create_proxy
+
+FIGURE_PAUSE_SECONDS = 0.25
+SPOKEN_PAUSE_SECONDS = 1.2
+EFFECT_SECONDS = 8
+UNDO_PAUSE_SECONDS = 0.6
+WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
+LINK_SETTINGS = ("v", "theme", "embed", "view")
+
+
+def by_id(name: str) -> Any:
+    """The element with this id, or None."""
+    return document.getElementById(name)
+
+
+def app(state: str) -> None:
+    """Set the page's state, for its look and for tests."""
+    document.documentElement.setAttribute("data-app", state)
+
+
+def mark(name: str) -> None:
+    """Leave a mark in the browser's performance timeline, once."""
+    if not window.performance.getEntriesByName(name).length:
+        window.performance.mark(name)
+
+
+def on(target: Any, event: str, handler: Any) -> None:
+    """Call the handler at each event."""
+    target.addEventListener(event, create_proxy(handler))
+
+
+class Page:
+    """What is shown, and what was last asked for. The newest scenario wins; older ones are skipped."""
+
+    def __init__(self) -> None:
+        self.form = Form(self.changed)
+        self.runtime = Runtime()
+        self.mounts = {place.getAttribute("data-section"): place for place in document.querySelectorAll("[data-section]")}
+        self.figures = {place.getAttribute("data-figure"): place for place in document.querySelectorAll("[data-figure]")}
+        self.html: dict[str, str] = {}
+        self.result: dict[str, Any] = {}
+        self.numbers_wanted = asyncio.Event()
+        self.figures_wanted = asyncio.Event()
+        self.drawable: Any = None
+        self.latest = 0
+        self.changed_key: Any = None
+        self.figures_loaded = False
+        self.past: list[str] = []
+        self.future: list[str] = []
+        self.settled = ""
+        self.extras: dict[str, Any] = {}
+
+    # Shown to the person
+
+    def state(self, text: str) -> None:
+        """Say what the page is doing."""
+        by_id("state").textContent = text
+
+    def progress(self, stage: str) -> Any:
+        """A function that shows how far a stage is, in bytes."""
+        bar = by_id("progress")
+
+        def show(done: int, total: int) -> None:
+            if total > 1:
+                self.state(f"{stage}: {fixed(done, 10**6, 1)} of {fixed(total, 10**6, 1)} MB")
+                bar.max, bar.value = total, done
+            else:
+                self.state(f"{stage} \u2026")
+                bar.removeAttribute("value")
+            bar.hidden = False
+
+        return show
+
+    def notice(self, text: str) -> None:
+        """Say something that needs no action."""
+        by_id("notice").textContent = text
+        by_id("notice").hidden = not text
+
+    def fail(self, message: str, details: str = "", *, can_retry: bool = True) -> None:
+        """Say what failed, and offer another try."""
+        app("error")
+        by_id("alert-text").textContent = message
+        by_id("alert-details").textContent = details
+        by_id("alert-more").hidden = not details
+        by_id("retry").hidden = not can_retry
+        by_id("alone").hidden = can_retry
+        by_id("alert").hidden = False
+        by_id("progress").hidden = True
+        self.state("Last good result; not live." if self.result else "Example, computed when this page was built.")
+
+    def mark_stale(self) -> None:
+        """Show whether the results belong to what the form says."""
+        root = document.documentElement
+        if self.form.wrong:
+            names = ", ".join(sections.field_name(key) for key in self.form.wrong)
+            root.setAttribute("data-stale", " ".join(self.form.wrong))
+            self.state(f"Not up to date: see {names}. Shown is the last good result.")
+        elif root.hasAttribute("data-stale"):
+            root.removeAttribute("data-stale")
+
+    def put(self, place: Any, key: str, html: str) -> None:
+        """Replace what a mount holds, keeping what was opened and where the focus was."""
+        if self.html.get(key) == html:
+            return
+        self.html[key] = html
+        opened = [details.id for details in place.querySelectorAll("details[open]")]
+        focused = document.activeElement.id if place.contains(document.activeElement) else ""
+        place.innerHTML = html
+        for name in opened:
+            details = by_id(name)
+            if details is not None:
+                details.open = True
+        if focused and by_id(focused) is not None:
+            by_id(focused).focus()
+
+    def show(self, result: dict[str, Any]) -> None:
+        """Put a result on the page."""
+        before, self.result = self.result, result
+        for name, place in self.mounts.items():
+            self.put(place, name, sections.SECTIONS[name](result))
+        for section in document.querySelectorAll("[data-shows]"):
+            section.hidden = not self.html[section.getAttribute("data-shows")]
+        self.form.show(link.flattened(result["scenario"]))
+        self.form.show_micro_batch(result["max_micro_batch"], result["micro_batch"])
+        if before and self.changed_key:
+            self.form.effect(self.changed_key, sections.effect(before, result))
+            asyncio.create_task(self.forget_effect(self.changed_key))
+        self.changed_key = None
+
+    async def forget_effect(self, key: str) -> None:
+        """Take the note of what a change did away again."""
+        await asyncio.sleep(EFFECT_SECONDS)
+        self.form.effect(key, "")
+
+    async def speak(self, turn: int) -> None:
+        """Tell a screen reader the answer, once changes have come to rest."""
+        await asyncio.sleep(SPOKEN_PAUSE_SECONDS)
+        if turn == self.latest:
+            by_id("spoken").textContent = sections.spoken(self.result)
+
+    # The link, and undo
+
+    def link_text(self) -> str:
+        """What stands behind the # for the scenario in the form."""
+        flat = dict(self.extras)
+        flat.update(self.form.changes)
+        return link.write(flat)
+
+    def write_link(self) -> None:
+        """Keep the address up to date without filling the history."""
+        text = self.link_text()
+        address = f"#{text}" if text else window.location.pathname + window.location.search
+        window.history.replaceState(None, "", address)
+        document.body.setAttribute("data-link", window.location.href)
+
+    def read_link(self) -> None:
+        """Take over the scenario that the address holds."""
+        flat = link.read(window.location.hash)
+        version = flat.get("v", link.VERSION)
+        self.extras = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat and key != "v"}
+        flat.pop("v", None)
+        unknown = [key for key in flat if not is_known(key)]
+        for key in unknown:
+            flat.pop(key)
+        notice = unknown_notice(unknown)
+        if version != link.VERSION:
+            notice = f"This link is of version {version}, newer than this page; what it knows is used. {notice}"
+        self.notice(notice)
+        self.form.load(flat)
+
+    def remember(self) -> None:
+        """Make the state before the present one something to go back to."""
+        text = self.link_text()
+        if text != self.settled:
+            self.past.append(self.settled)
+            self.future = []
+            self.settled = text
+        self.show_steps()
+
+    def show_steps(self) -> None:
+        """Enable what can be undone and redone."""
+        by_id("undo").disabled = not self.past
+        by_id("redo").disabled = not self.future
+
+    def step(self, source: list[str], target: list[str]) -> None:
+        """Go one step through the changes."""
+        if not source:
+            return
+        target.append(self.settled)
+        self.settled = source.pop()
+        self.form.load(link.read(self.settled))
+        self.show_steps()
+        self.ask()
+
+    # The worker
+
+    def changed(self, key: Any) -> None:
+        """The form changed: validly at a key, or not."""
+        self.mark_stale()
+        if key is None:
+            return
+        self.changed_key = key
+        self.write_link()
+        self.ask()
+        asyncio.create_task(self.remember_later(self.latest))
+
+    async def remember_later(self, turn: int) -> None:
+        """Make a drag one change to undo, not fifty."""
+        await asyncio.sleep(UNDO_PAUSE_SECONDS)
+        if turn == self.latest:
+            self.remember()
+
+    def ask(self) -> None:
+        """Want the numbers of what the form says now."""
+        if any(key in self.form.inputs and not self.form.inputs[key].closest("[hidden]") for key in self.form.wrong):
+            return
+        self.latest += 1
+        self.write_link()
+        self.numbers_wanted.set()
+
+    async def answer(self) -> None:
+        """Answer the newest scenario, as long as this worker lives."""
+        generation = self.runtime.generation
+        while generation == self.runtime.generation:
+            await self.numbers_wanted.wait()
+            self.numbers_wanted.clear()
+            turn = self.latest
+            scenario, shown_link = self.form.scenario(), self.link_text()
+            answer = await self.runtime.ask("evaluate", scenario)
+            if turn != self.latest:
+                continue
+            if not answer["ok"]:
+                name = self.form.refuse(answer["error"]["field"], answer["error"]["message"])
+                self.mark_stale()
+                if not self.form.wrong:
+                    self.notice(f"{name}: {answer['error']['message']}")
+                continue
+            self.form.accepted()
+            self.mark_stale()
+            self.show(answer["result"])
+            by_id("results").setAttribute("data-scenario", shown_link)
+            mark("app:numbers")
+            app("numbers")
+            self.live()
+            asyncio.create_task(self.speak(turn))
+            self.drawable = (turn, scenario)
+            self.figures_wanted.set()
+
+    def live(self) -> None:
+        """Say that the numbers are computed here."""
+        if self.figures_loaded:
+            by_id("progress").hidden = True
+            self.state("Live: computed in your browser.")
+
+    def width(self, place: Any) -> int:
+        """The width to draw a figure at: the room it has, in steps, so that text keeps its size."""
+        room = int(place.clientWidth) // WIDTH_STEP * WIDTH_STEP
+        return max(NARROWEST, min(WIDEST, room))
+
+    async def draw(self) -> None:
+        """Draw the figures of the newest result, as long as this worker lives; numbers go first."""
+        generation = self.runtime.generation
+        await self.figures_wanted.wait()
+        await self.runtime.load_figures(self.progress)
+        self.figures_loaded = True
+        self.live()
+        while generation == self.runtime.generation:
+            await self.figures_wanted.wait()
+            self.figures_wanted.clear()
+            await asyncio.sleep(FIGURE_PAUSE_SECONDS)
+            turn, scenario = self.drawable
+            for name, place in self.figures.items():
+                if turn != self.latest:
+                    break
+                answer = await self.runtime.ask("figure", name, self.width(place), scenario)
+                if turn == self.latest and answer["ok"]:
+                    self.put(place, f"figure-{name}", sections.figure(name, answer))
+            if turn == self.latest:
+                mark("app:ready")
+                app("ready")
+
+    async def guarded(self, work: Any) -> None:
+        """Do a worker's work until it fails; then say so, once."""
+        generation = self.runtime.generation
+        try:
+            await work
+        except Exception as error:
+            if generation != self.runtime.generation:
+                return
+            self.runtime.stop()
+            if isinstance(error, Failure):
+                self.fail(f"{error.message} The numbers shown stay as they are.", error.details)
+            else:
+                self.fail("This page has a fault and stopped. The numbers shown stay as they are.", repr(error))
+                raise
+
+    async def start(self) -> None:
+        """Start a worker, then answer and draw."""
+        await self.runtime.start(self.progress)
+        asyncio.create_task(self.guarded(self.answer()))
+        asyncio.create_task(self.guarded(self.draw()))
+        self.ask()
+
+    async def run(self) -> None:
+        """Start a worker, where the browser can run one."""
+        by_id("alert").hidden = True
+        self.figures_loaded = False
+        self.figures_wanted.clear()
+        app("loading")
+        if not await storage_works():
+            self.fail(
+                "This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start without it. "
+                "What you see is an example, computed when this page was built.",
+                can_retry=False,
+            )
+            return
+        await self.guarded(self.start())
+
+
+page = Page()
+
+
+def link_changed(_event: Any) -> None:
+    page.read_link()
+    page.remember()
+    page.ask()
+
+
+def key_pressed(event: Any) -> None:
+    if (event.ctrlKey or event.metaKey) and event.key.lower() == "z" and event.target.tagName not in ("INPUT", "TEXTAREA"):
+        event.preventDefault()
+        page.step(*((page.future, page.past) if event.shiftKey else (page.past, page.future)))
+
+
+def start_over(_event: Any) -> None:
+    page.form.load({})
+    page.remember()
+    page.ask()
+
+
+def widths_changed(_event: Any) -> None:
+    if page.figures_loaded:
+        page.ask()
+
+
+# `window` is a module in MicroPython: its methods are called without their object, which listeners need.
+on(document.defaultView, "hashchange", link_changed)
+on(document, "keydown", key_pressed)
+on(by_id("undo"), "click", lambda _event: page.step(page.past, page.future))
+on(by_id("redo"), "click", lambda _event: page.step(page.future, page.past))
+on(by_id("reset"), "click", start_over)
+on(by_id("retry"), "click", lambda _event: asyncio.create_task(page.run()))
+for button in document.querySelectorAll("[data-needs-python]"):
+    button.disabled = False
+page.read_link()
+page.settled = page.link_text()
+mark("app:alive")
+app("loading")
+asyncio.create_task(page.run())

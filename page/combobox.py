@@ -1,0 +1,137 @@
+"""A search box over a list: filters as one types, by every word, with the keyboard as the ARIA pattern asks."""
+
+from typing import Any
+
+from pyscript import document
+from pyscript.ffi import create_proxy, to_js
+
+
+class Combobox:
+    """One text box (``role=combobox``) and its list (``role=listbox``), both already in the page."""
+
+    def __init__(self, box: Any, on_choice: Any) -> None:
+        self.box = box
+        self.list = document.getElementById(box.getAttribute("aria-controls"))
+        self.options = list(self.list.querySelectorAll("[role=option]"))
+        self.texts = [option.getAttribute("data-search").lower() for option in self.options]
+        self.labels = {option.getAttribute("data-value"): option.getAttribute("data-label") for option in self.options}
+        self.value = box.getAttribute("data-value")
+        self.active: Any = None
+        self.on_choice = on_choice
+        for event, handler in (
+            ("input", self._typed),
+            ("keydown", self._key),
+            ("focus", self._focused),
+            ("click", self._clicked),
+            ("blur", self._left),
+        ):
+            box.addEventListener(event, create_proxy(handler))
+        self.list.addEventListener("mousedown", create_proxy(self._picked))
+
+    def show(self, value: str) -> None:
+        """Show a choice made elsewhere."""
+        self.value = value
+        self.box.value = self.labels.get(value, value)
+        for option in self.options:
+            option.setAttribute("aria-selected", "true" if option.getAttribute("data-value") == value else "false")
+
+    def option(self, value: str) -> Any:
+        """The list's entry with this value, or None."""
+        return next((option for option in self.options if option.getAttribute("data-value") == value), None)
+
+    def _is_open(self) -> bool:
+        return not self.list.hidden
+
+    def _open(self) -> None:
+        self.list.hidden = False
+        self.box.setAttribute("aria-expanded", "true")
+
+    def _close(self) -> None:
+        self.list.hidden = True
+        self.box.setAttribute("aria-expanded", "false")
+        self._activate(None)
+
+    def _filter(self, text: str) -> None:
+        words = text.lower().split()
+        found = 0
+        for option, known in zip(self.options, self.texts):  # noqa: B905 - MicroPython's zip has no strict
+            matches = all(word in known for word in words)
+            option.hidden = not matches
+            found += matches
+        for group in self.list.querySelectorAll("[role=group]"):
+            group.hidden = group.querySelector("[role=option]:not([hidden])") is None
+        self.list.querySelector(".nothing").hidden = found > 0
+
+    def _visible(self) -> list[Any]:
+        return [option for option in self.options if not option.hidden]
+
+    def _activate(self, option: Any) -> None:
+        if self.active is not None:
+            self.active.classList.remove("active")
+        self.active = option
+        if option is None:
+            self.box.removeAttribute("aria-activedescendant")
+        else:
+            option.classList.add("active")
+            self.box.setAttribute("aria-activedescendant", option.id)
+            option.scrollIntoView(to_js({"block": "nearest"}))
+
+    def _move(self, step: int) -> None:
+        visible = self._visible()
+        if not visible:
+            return
+        ids = [option.id for option in visible]
+        place = ids.index(self.active.id) + step if self.active is not None and self.active.id in ids else (0 if step > 0 else -1)
+        self._activate(visible[place % len(visible)])
+
+    def _choose(self, option: Any) -> None:
+        self.show(option.getAttribute("data-value"))
+        self._close()
+        self.on_choice(self.box.name, self.value)
+
+    def _open_all(self) -> None:
+        self._filter("")
+        self._open()
+        for option in self.options:
+            if option.getAttribute("data-value") == self.value:
+                self._activate(option)
+
+    def _typed(self, _event: Any) -> None:
+        self._filter(self.box.value)
+        self._open()
+        visible = self._visible()
+        self._activate(visible[0] if visible else None)
+
+    def _focused(self, _event: Any) -> None:
+        self.box.select()
+
+    def _clicked(self, _event: Any) -> None:
+        if not self._is_open():
+            self._open_all()
+
+    def _left(self, _event: Any) -> None:
+        self._close()
+        self.show(self.value)
+
+    def _picked(self, event: Any) -> None:
+        event.preventDefault()
+        option = event.target.closest("[role=option]")
+        if option is not None:
+            self._choose(option)
+
+    def _key(self, event: Any) -> None:
+        key = event.key
+        if key in ("ArrowDown", "ArrowUp"):
+            event.preventDefault()
+            if self._is_open():
+                self._move(1 if key == "ArrowDown" else -1)
+            else:
+                self._open_all()
+        elif key == "Enter":
+            event.preventDefault()
+            if self._is_open() and self.active is not None:
+                self._choose(self.active)
+        elif key == "Escape" and self._is_open():
+            event.preventDefault()
+            self._close()
+            self.show(self.value)

@@ -1,0 +1,322 @@
+"""The form: what a person set, what the calculation filled in, and what is wrong with it."""
+
+import json
+
+from typing import Any
+
+from pyscript import document
+from pyscript.ffi import create_proxy
+
+from page import fields, link
+from page.combobox import Combobox
+from page.format import count, escape
+from page.words import CHOICES, FIELDS, label
+
+# Entries of the search boxes that open fields instead of naming a preset.
+OWN_ENTRIES = {"model": "config", "gpu": "custom"}
+SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
+LOG2 = "log2"
+
+
+def _typed_value(value: Any) -> str:
+    return count(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+class Form:
+    """
+    The scenario as the form holds it.
+
+    `changes` are the dotted keys that differ from the defaults, `wrong` the fields with a message, `on_change` is called
+    with the key after each valid change and with None after an invalid one.
+    """
+
+    def __init__(self, on_change: Any) -> None:
+        self.on_change = on_change
+        self.changes: dict[str, Any] = {}
+        self.wrong: dict[str, str] = {}
+        self.inputs = {box.name: box for box in document.querySelectorAll("[data-kind]")}
+        self.sliders = {slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")}
+        self.searches = {key: Combobox(self.inputs[key], self._chosen) for key in OWN_ENTRIES}
+        self.enablers = {box.getAttribute("data-enables"): box for box in document.querySelectorAll("[data-enables]")}
+        self.automatic = document.querySelector("[data-automatic]")
+        self.config = document.getElementById("config")
+        self.defaults = {key: self._default(box) for key, box in self.inputs.items()}
+        for event in ("input", "change"):
+            document.addEventListener(event, create_proxy(self._changed))
+
+    def _default(self, box: Any) -> Any:
+        kind = box.getAttribute("data-kind")
+        if kind == "search":
+            return box.getAttribute("data-value")
+        if kind == "choice":
+            return box.value
+        value, _ = self._number(box)
+        return value
+
+    def _number(self, box: Any) -> "tuple[float | None, str]":
+        low, high = float(box.getAttribute("data-min")), float(box.getAttribute("data-max"))
+        return fields.number(box.value, low, high, whole=box.getAttribute("data-kind") == "whole")
+
+    def base(self) -> dict[str, Any]:
+        """What the page's own defaults add: a preset, unless the scenario describes its own."""
+        return {key: self.defaults[key] for key in OWN_ENTRIES if not self._describes(key)}
+
+    def _describes(self, key: str) -> bool:
+        return any(name.startswith(f"{key}.") for name in self.changes)
+
+    def scenario(self) -> str:
+        """The scenario as the contract's JSON."""
+        flat = self.base()
+        flat.update(self.changes)
+        return json.dumps(link.nested(flat))
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a field, or leave it to the defaults where it says the same."""
+        if value is None or value == self.defaults.get(key):
+            self.changes.pop(key, None)
+        else:
+            self.changes[key] = value
+
+    def load(self, changes: dict[str, Any]) -> None:
+        """Take over a whole scenario: from a link, from what is kept, or undone."""
+        self.changes = changes
+        self.wrong = {}
+        for key in self.inputs:
+            self.say(key, "")
+        self.say("config", "")
+        if self._describes("model"):
+            self.config.value = json.dumps(link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")}))
+        self.show({})
+
+    # From the person
+
+    def _chosen(self, key: str, value: str) -> None:
+        for name in [name for name in self.changes if name.startswith(f"{key}.")]:
+            del self.changes[name]
+        self.set(key, None if value == OWN_ENTRIES[key] else value)
+        self.say(key, "")
+        if key == "model":
+            self.changes.pop("task", None)
+            if value == OWN_ENTRIES[key]:
+                self._apply_visibility()
+                self.config.focus()
+                return
+            wanted = self.searches[key].option(value).getAttribute("data-inputs").split()
+            for shape in SHAPES:
+                if shape not in wanted:
+                    self.changes.pop(shape, None)
+        elif value == OWN_ENTRIES[key]:
+            for name in ("gpu.memory_gib", "gpu.overhead_gib"):
+                self.changes[name] = self.defaults[name]
+        self._apply_visibility()
+        self.on_change(key)
+
+    def _changed(self, event: Any) -> None:
+        target = event.target
+        slider, enables, automatic = (target.getAttribute(f"data-{name}") for name in ("slider", "enables", "automatic"))
+        if slider:
+            if event.type == "input":
+                self._slid(slider, target)
+        elif enables:
+            if event.type == "change":
+                self._enabled(enables, target)
+        elif automatic:
+            if event.type == "change":
+                self._accept(automatic, None if target.checked else self._number(self.inputs[automatic])[0])
+        elif target.id == "config":
+            self._pasted(target.value)
+        elif target.name in self.inputs and (event.type == "input") == (target.getAttribute("data-kind") != "choice"):
+            self._entered(target.name, target)
+
+    def _slid(self, key: str, slider: Any) -> None:
+        place = float(slider.value)
+        value = 2 ** int(place) if slider.getAttribute("data-scale") == LOG2 else place
+        self.inputs[key].value = _typed_value(int(value) if value == int(value) else value)
+        self._entered(key, self.inputs[key])
+
+    def _entered(self, key: str, box: Any) -> None:
+        kind = box.getAttribute("data-kind")
+        if kind == "search":
+            return
+        if kind == "choice":
+            self._accept(key, box.value)
+            return
+        value, message = self._number(box)
+        if value is None:
+            self.say(key, message, wrong=True)
+            self.on_change(None)
+            return
+        if key == self.automatic.getAttribute("data-automatic"):
+            self.automatic.checked = False
+            self.changes[key] = value
+            self._accept(key, value, keep=True)
+        else:
+            self._accept(key, value, keep=key in self.enablers or "." in key)
+
+    def _accept(self, key: str, value: Any, *, keep: bool = False) -> None:
+        if keep:
+            self.changes[key] = value
+        else:
+            self.set(key, value)
+        self.say(key, "")
+        self._place_slider(key, value)
+        self._apply_visibility()
+        self.on_change(key)
+
+    def _enabled(self, key: str, switch: Any) -> None:
+        if switch.checked:
+            self.inputs[key].value = switch.getAttribute("data-start")
+            self._apply_visibility()
+            self._entered(key, self.inputs[key])
+        else:
+            self._accept(key, None)
+
+    def _pasted(self, text: str) -> None:
+        try:
+            config = json.loads(text)
+        except ValueError:
+            config = None
+        if not isinstance(config, dict) or not config:
+            self.say("config", "Paste the whole content of a config.json: an object that begins with { and ends with }.", wrong=True)
+            self.on_change(None)
+            return
+        for name in [name for name in self.changes if name == "model" or name.startswith("model.") or name in SHAPES]:
+            del self.changes[name]
+        for name, value in link.flattened(config, "model.").items():
+            self.changes[name] = value
+        self.say("config", "")
+        self._apply_visibility()
+        self.on_change("model")
+
+    # To the person
+
+    def say(self, key: str, message: str, *, wrong: bool = False) -> None:
+        """Put a message beside a field, or take it away."""
+        line = document.getElementById(f"{key}-message")
+        if line is None:
+            return
+        box = self.config if key == "config" else self.inputs[key]
+        if wrong:
+            self.wrong[key] = message
+            box.setAttribute("aria-invalid", "true")
+            group = box.closest("details.more")
+            if group is not None:
+                group.open = True
+        else:
+            self.wrong.pop(key, None)
+            box.removeAttribute("aria-invalid")
+        line.textContent = message
+        line.classList.remove("effect")
+        line.parentElement.classList.toggle("wrong", wrong)
+
+    def effect(self, key: str, text: str) -> None:
+        """Say for a moment what a change did."""
+        line = document.getElementById(f"{key}-message")
+        if line is not None and key not in self.wrong:
+            line.textContent = text
+            line.classList.toggle("effect", bool(text))
+
+    def refuse(self, field: str, message: str) -> str:
+        """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
+        for key in (field, "config" if field.split(".")[0] == "model" and self._describes("model") else field.split(".")[0]):
+            if key in self.inputs or key == "config":
+                self.say(key, message, wrong=True)
+                return FIELDS.get(key, key)
+        return field
+
+    def accepted(self) -> None:
+        """Take away the calculation's errors: it has answered."""
+        for key in list(self.wrong):
+            self.say(key, "")
+
+    def show(self, filled: dict[str, Any]) -> None:
+        """Show every field: what was set, else what the calculation filled in."""
+        for key, box in self.inputs.items():
+            if key not in self.changes and filled.get(key) is not None:
+                self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
+            if key in self.wrong or box.isSameNode(document.activeElement):
+                continue
+            value = self.changes.get(key, self.defaults.get(key))
+            if key in self.searches:
+                self.searches[key].show(OWN_ENTRIES[key] if self._describes(key) else value)
+            elif value is not None:
+                box.value = value if box.getAttribute("data-kind") == "choice" else _typed_value(value)
+                self._place_slider(key, value)
+        self._apply_visibility()
+
+    def show_micro_batch(self, largest: int, evaluated: int) -> None:
+        """Show the evaluated micro-batch and let its slider reach well beyond what fits."""
+        key = self.automatic.getAttribute("data-automatic")
+        self.automatic.checked = key not in self.changes
+        slider = self.sliders[key]
+        slider.max = str(max(8, 2 * largest, evaluated))
+        if key in self.wrong:
+            return
+        slider.value = str(evaluated)
+        if not self.inputs[key].isSameNode(document.activeElement):
+            self.inputs[key].value = _typed_value(evaluated)
+
+    def _place_slider(self, key: str, value: Any) -> None:
+        slider = self.sliders.get(key)
+        if slider is None or value is None:
+            return
+        if slider.getAttribute("data-scale") == LOG2:
+            place = 0
+            while 2 ** (place + 1) <= value:
+                place += 1
+            slider.value = str(place)
+            slider.setAttribute("aria-valuetext", _typed_value(value))
+        else:
+            slider.value = str(value)
+
+    def _apply_visibility(self) -> None:
+        """Show the fields that the scenario has, and what each group holds in a line."""
+        get = self._current
+        own = {key: self._describes(key) or self.searches[key].value == OWN_ENTRIES[key] for key in OWN_ENTRIES}
+        option = None if own["model"] else self.searches["model"].option(get("model"))
+        inputs = option.getAttribute("data-inputs").split() if option else list(SHAPES[:1])
+        for field in document.querySelectorAll("[data-for-input]"):
+            field.hidden = field.getAttribute("data-for-input") not in inputs
+        for key, wanted in (("model", own["model"]), ("gpu", own["gpu"])):
+            for field in document.querySelectorAll(f"[data-for-{key}]"):
+                field.hidden = not wanted
+        for field in document.querySelectorAll("[data-for-many]"):
+            field.hidden = (get("gpus") or 1) < 2  # noqa: PLR2004 - many
+        for field in document.querySelectorAll("[data-for-adapters]"):
+            field.hidden = get("method") == "full"
+        for key, switch in self.enablers.items():
+            switch.checked = switch.checked if key in self.wrong else key in self.changes
+            switch.closest(".field").querySelector(".enabled").hidden = not switch.checked
+        self._say_groups(inputs)
+
+    def _current(self, key: str) -> Any:
+        return self.changes.get(key, self.defaults.get(key))
+
+    def _say_groups(self, inputs: list[str]) -> None:
+        shapes = [f"{_typed_value(self._current(shape))} {'tokens' if 'length' in shape else 'px' if shape == 'image_size' else 'frames'}" for shape in inputs if self._current(shape)]
+        cards = self._current("gpus") or 1
+        card = self.inputs["gpu"].value
+        wanted = self.changes.get("global_batch")
+        says = {
+            "model": ", ".join([self.inputs["model"].value] + shapes),
+            "gpu": f"{cards} \u00d7 {card}" if cards > 1 else card,
+            "recipe": ", ".join(label(key, self._current(key)) for key in ("precision", "optimizer")),
+            "goal": f"{_typed_value(wanted)} samples a step" if wanted else "the largest micro-batch",
+        }
+        for place in document.querySelectorAll("[data-says]"):
+            place.textContent = says[place.getAttribute("data-says")]
+
+
+def known_keys() -> list[str]:
+    """The keys that a link may hold, beside what describes a model or a card of one's own."""
+    return list(FIELDS) + list(CHOICES)
+
+
+def is_known(key: str) -> bool:
+    """Whether a link's key is part of the contract."""
+    return key in known_keys() or key.split(".")[0] in ("model", "gpu", "parallelism")
+
+
+def unknown_notice(keys: list[str]) -> str:
+    """Say which keys of a link were not understood."""
+    return f"Not understood in the link, and left out: {', '.join(escape(key) for key in keys)}." if keys else ""
