@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calc.architectures import decoders, encoders
+from calc.architectures.image_models import IMAGE_MODELS
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -17,6 +18,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama": decoders.Llama,
     "roberta": encoders.Roberta,
     "xlm-roberta": encoders.Roberta,
+    **IMAGE_MODELS,
 }
 
 

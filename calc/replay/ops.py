@@ -458,6 +458,12 @@ def narrow(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return tape.record(Tensor(x.storage, shape, x.dtype, x.batched), [x], backward)
 
 
+def expand_batch(x: Tensor) -> Tensor:
+    """``expand`` of one tensor to every sample of the batch: a view; its gradient is summed over the batch."""
+    view = Tensor(x.storage, x.shape, x.dtype, batched=True)
+    return x.tape.record(view, [x], lambda grad: [grad])
+
+
 def repeat(x: Tensor, times: int) -> Tensor:
     """``expand`` made whole (repeat_kv): a copy ``times`` as large; backward sums it again."""
     if times == 1:
@@ -613,11 +619,10 @@ def math_attention(
 
 
 def cross_entropy(logits: Tensor) -> Tensor:
-    """``F.cross_entropy``: log-softmax in the logits' own type, then nll_loss, which autocast runs on an fp32 copy.
+    """``F.cross_entropy``: log-softmax in the logits' type, its fp32 copy under autocast; backward makes two of that size.
 
-    derivatives.yaml: _log_softmax keeps its output, nll_loss its input; backward makes one of each size.
-    ATen/native/LossNLL.cpp, cross_entropy_loss: the log-softmax is asked for in the input's type, which
-    autocast then leaves alone.
+    derivatives.yaml: _log_softmax keeps its output, nll_loss its input. Autocast runs nll_loss in fp32 but leaves
+    log_softmax alone, for cross_entropy_loss names its type (aten/src/ATen/native/LossNLL.cpp).
     """
     tape = logits.tape
     out = tape.like(logits)
@@ -636,6 +641,8 @@ def cross_entropy(logits: Tensor) -> Tensor:
         out = cast(out, Dtype.FP32)
     total = tape.empty((1,), Dtype.FP32, batched=False)
     loss = tape.empty((1,), Dtype.FP32, batched=False)
+    if tape.recording and logits.requires_grad:
+        tape.saves()
     negative_log = (out.data, total)
 
     def nll_backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -750,6 +757,18 @@ def activation_inplace(x: Tensor) -> Tensor:
         return [result]
 
     return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
+def pooled(shape: tuple[int, ...], kernel: int, *, stride: int, padding: int = 0, ceil_mode: bool = False) -> tuple[int, ...]:
+    """Shape (channels, *positions) after square pooling; ``ceil_mode`` keeps a last window that starts inside the input."""
+    positions = []
+    for size in shape[1:]:
+        reach = size + 2 * padding - kernel
+        count = -(-reach // stride) + 1 if ceil_mode else reach // stride + 1
+        if ceil_mode and (count - 1) * stride >= size + padding:
+            count -= 1
+        positions.append(count)
+    return (shape[0], *positions)
 
 
 def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:

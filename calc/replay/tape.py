@@ -163,7 +163,10 @@ class Tensor:
 
 @dataclass(eq=False)
 class Parameter:
-    """A weight: allocated with the model, alive throughout. ``copies`` counts the blocks it stands for."""
+    """A weight: allocated with the model, alive throughout. ``copies`` counts the blocks it stands for.
+
+    ``embedding`` marks tables and output heads, which some optimizers treat apart from hidden matrices.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -171,6 +174,7 @@ class Parameter:
     trainable: bool
     copies: int
     stored_bytes: int
+    embedding: bool = False
     grad: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -201,6 +205,7 @@ class Tape:
         self.gradients_kept = gradients_kept
         self.recording = True
         self.scope = ""
+        self._inputs: list[Tensor] = []
         self._nodes: list[Node] = []
         self._casts: dict[Parameter, Tensor] = {}
         self._phase = Phase.FORWARD
@@ -228,6 +233,13 @@ class Tape:
     def like(self, tensor: Tensor, dtype: Dtype | None = None) -> Tensor:
         """A new tensor of the same shape."""
         return self.empty(tensor.shape, dtype or tensor.dtype, batched=tensor.batched)
+
+    def batch_input(self, shape: tuple[int, ...], dtype: Dtype) -> Tensor:
+        """Images, labels and the like: the training loop holds them for the whole step."""
+        with self.within("inputs"):
+            made = self.empty(shape, dtype, batched=True)
+        self._inputs.append(made)
+        return made
 
     def workspace(self, per_sample_bytes: int, fixed_bytes: int) -> None:
         """Memory that a kernel takes for its own run."""
