@@ -64,9 +64,9 @@ UNUSED = (
     "wsgiref/*",
     "xmlrpc/*",
 )
-# DejaVu Sans draws the labels, its companions and the TeX symbols the formulas in them.
+# The one font: it draws every label, and formulas in labels as far as it goes.
 FONTS_FOLDER = "matplotlib/mpl-data/fonts/ttf/"
-FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSans-Oblique.ttf", "DejaVuSansDisplay.ttf", "cmex10.ttf")
+FONTS = ("DejaVuSans.ttf",)
 FONT_LIST = "matplotlib/fontlist.json"
 
 
