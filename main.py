@@ -11,11 +11,13 @@ from typing import Any
 from page import link, sections
 from page.form import Form, is_known, unknown_notice
 from page.format import fixed
+from page.keep import Keep
 from page.runtime import Failure, Runtime, storage_works
 from pyscript import document, window
 from pyscript.ffi import create_proxy
 
 FIGURE_PAUSE_SECONDS = 0.25
+LATER = ("advice",)
 SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
 UNDO_PAUSE_SECONDS = 0.6
@@ -132,15 +134,22 @@ class Page:
         """Put a result on the page."""
         before, self.result = self.result, result
         for name, place in self.mounts.items():
-            self.put(place, name, sections.SECTIONS[name](result))
-        for section in document.querySelectorAll("[data-shows]"):
-            section.hidden = not self.html[section.getAttribute("data-shows")]
+            if name in LATER:
+                place.setAttribute("data-pending", "")
+            else:
+                self.put(place, name, sections.SECTIONS[name](result))
+        self.show_sections()
         self.form.show(link.flattened(result["scenario"]))
         self.form.show_micro_batch(result["max_micro_batch"], result["micro_batch"])
         if before and self.changed_key:
             self.form.effect(self.changed_key, sections.effect(before, result))
             asyncio.create_task(self.forget_effect(self.changed_key))
         self.changed_key = None
+
+    def show_sections(self) -> None:
+        """Hide the sections that have nothing to say."""
+        for section in document.querySelectorAll("[data-shows]"):
+            section.hidden = not self.mounts[section.getAttribute("data-shows")].firstChild
 
     async def forget_effect(self, key: str) -> None:
         """Take the note of what a change did away again."""
@@ -284,6 +293,8 @@ class Page:
             self.figures_wanted.clear()
             await asyncio.sleep(FIGURE_PAUSE_SECONDS)
             turn, scenario = self.drawable
+            for key in LATER:
+                await self.show_later(key, turn, scenario)
             for name, place in self.figures.items():
                 if turn != self.latest:
                     break
@@ -293,6 +304,17 @@ class Page:
             if turn == self.latest:
                 mark("app:ready")
                 app("ready")
+
+    async def show_later(self, key: str, turn: int, scenario: str) -> None:
+        """Fill in a part of the result that takes many evaluations."""
+        if turn != self.latest:
+            return
+        answer = await self.runtime.ask("later", key, scenario)
+        if turn == self.latest and answer["ok"]:
+            self.result[key] = answer["value"]
+            self.put(self.mounts[key], key, sections.SECTIONS[key](self.result))
+            self.mounts[key].removeAttribute("data-pending")
+            self.show_sections()
 
     async def guarded(self, work: Any) -> None:
         """Do a worker's work until it fails; then say so, once."""
@@ -347,10 +369,25 @@ def key_pressed(event: Any) -> None:
         page.step(*((page.future, page.past) if event.shiftKey else (page.past, page.future)))
 
 
-def start_over(_event: Any) -> None:
-    page.form.load({})
+def describe() -> "tuple[str, str]":
+    says = [document.querySelector(f'[data-says="{group}"]').textContent for group in ("model", "gpu", "recipe")]
+    return "; ".join(says), page.link_text()
+
+
+def load(text: str) -> None:
+    page.form.load(link.read(text))
     page.remember()
     page.ask()
+
+
+def clicked(event: Any) -> None:
+    lever = event.target.closest("[data-apply]")
+    if lever is not None:
+        page.form.apply(link.read(lever.getAttribute("data-apply")))
+
+
+def start_over(_event: Any) -> None:
+    load("")
 
 
 def widths_changed(_event: Any) -> None:
@@ -361,12 +398,14 @@ def widths_changed(_event: Any) -> None:
 # `window` is a module in MicroPython: its methods are called without their object, which listeners need.
 on(document.defaultView, "hashchange", link_changed)
 on(document, "keydown", key_pressed)
+on(document, "click", clicked)
 on(by_id("undo"), "click", lambda _event: page.step(page.past, page.future))
 on(by_id("redo"), "click", lambda _event: page.step(page.future, page.past))
 on(by_id("reset"), "click", start_over)
 on(by_id("retry"), "click", lambda _event: asyncio.create_task(page.run()))
 for button in document.querySelectorAll("[data-needs-python]"):
     button.disabled = False
+Keep(describe, load)
 page.read_link()
 page.settled = page.link_text()
 mark("app:alive")

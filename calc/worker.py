@@ -8,10 +8,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from calc.advice import advise
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 
-__export__ = ["evaluate", "figure", "hello", "load_figures"]
+__export__ = ["evaluate", "figure", "hello", "later", "load_figures"]
+
+# What the page asks for after the numbers, since each takes many evaluations: parts of the contract's result by key.
+LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
+}
 
 FIGURE_PACKAGES = ("numpy", "matplotlib")
 
@@ -33,6 +39,11 @@ def hello() -> str:
 def evaluate(scenario_text: str) -> str:
     """Evaluate a scenario; the envelope holds the contract's ``result``."""
     return _answer(lambda scenario: {"result": evaluate_scenario(scenario)}, scenario_text)
+
+
+def later(key: str, scenario_text: str) -> str:
+    """Work out a part of the result that takes longer; the envelope holds it as ``value``."""
+    return _answer(lambda scenario: {"value": LATER[key](scenario)}, scenario_text)
 
 
 async def load_figures() -> str:

@@ -10,10 +10,11 @@ from pyscript.ffi import create_proxy
 from page import fields, link
 from page.combobox import Combobox
 from page.format import count, escape
-from page.words import CHOICES, FIELDS, label
+from page.words import FIELDS, label
 
 # Entries of the search boxes that open fields instead of naming a preset.
-OWN_ENTRIES = {"model": "config", "gpu": "custom"}
+OWN_ENTRIES = {"model": ("hand", "config"), "gpu": ("custom",)}
+BY_HAND = "model.parameters"
 SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
 LOG2 = "log2"
 
@@ -64,6 +65,10 @@ class Form:
     def _describes(self, key: str) -> bool:
         return any(name.startswith(f"{key}.") for name in self.changes)
 
+    def _own_entry(self, key: str) -> str:
+        """The entry of the search box that stands for what the scenario describes itself."""
+        return "config" if key == "model" and BY_HAND not in self.changes else OWN_ENTRIES[key][0]
+
     def scenario(self) -> str:
         """The scenario as the contract's JSON."""
         flat = self.base()
@@ -84,30 +89,36 @@ class Form:
         for key in self.inputs:
             self.say(key, "")
         self.say("config", "")
-        if self._describes("model"):
+        if self._describes("model") and BY_HAND not in changes:
             self.config.value = json.dumps(link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")}))
         self.show({})
+
+    def apply(self, changes: dict[str, Any]) -> None:
+        """Make changes that the page itself proposed."""
+        for key, value in changes.items():
+            self.set(key, value)
+        self.show({})
+        self.on_change(next(iter(changes)))
 
     # From the person
 
     def _chosen(self, key: str, value: str) -> None:
         for name in [name for name in self.changes if name.startswith(f"{key}.")]:
             del self.changes[name]
-        self.set(key, None if value == OWN_ENTRIES[key] else value)
+        self.set(key, None if value in OWN_ENTRIES[key] else value)
         self.say(key, "")
         if key == "model":
-            self.changes.pop("task", None)
-            if value == OWN_ENTRIES[key]:
-                self._apply_visibility()
-                self.config.focus()
-                return
             wanted = self.searches[key].option(value).getAttribute("data-inputs").split()
             for shape in SHAPES:
                 if shape not in wanted:
                     self.changes.pop(shape, None)
-        elif value == OWN_ENTRIES[key]:
-            for name in ("gpu.memory_gib", "gpu.overhead_gib"):
-                self.changes[name] = self.defaults[name]
+        if value == "config":
+            self._apply_visibility()
+            self.config.focus()
+            return
+        fields_of_entry = {"hand": (BY_HAND,), "custom": ("gpu.memory_gib", "gpu.overhead_gib")}
+        for name in fields_of_entry.get(value, ()):
+            self.changes[name] = self.defaults[name]
         self._apply_visibility()
         self.on_change(key)
 
@@ -218,7 +229,8 @@ class Form:
 
     def refuse(self, field: str, message: str) -> str:
         """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
-        for key in (field, "config" if field.split(".")[0] == "model" and self._describes("model") else field.split(".")[0]):
+        part = field.split(".")[0]
+        for key in (field, "config" if part == "model" and self.searches["model"].value == "config" else part):
             if key in self.inputs or key == "config":
                 self.say(key, message, wrong=True)
                 return FIELDS.get(key, key)
@@ -238,7 +250,7 @@ class Form:
                 continue
             value = self.changes.get(key, self.defaults.get(key))
             if key in self.searches:
-                self.searches[key].show(OWN_ENTRIES[key] if self._describes(key) else value)
+                self.searches[key].show(self._own_entry(key) if self._describes(key) else value)
             elif value is not None:
                 box.value = value if box.getAttribute("data-kind") == "choice" else _typed_value(value)
                 self._place_slider(key, value)
@@ -272,14 +284,13 @@ class Form:
     def _apply_visibility(self) -> None:
         """Show the fields that the scenario has, and what each group holds in a line."""
         get = self._current
-        own = {key: self._describes(key) or self.searches[key].value == OWN_ENTRIES[key] for key in OWN_ENTRIES}
-        option = None if own["model"] else self.searches["model"].option(get("model"))
-        inputs = option.getAttribute("data-inputs").split() if option else list(SHAPES[:1])
+        chosen = {key: self.searches[key].value for key in OWN_ENTRIES}
+        inputs = self.searches["model"].option(chosen["model"]).getAttribute("data-inputs").split()
         for field in document.querySelectorAll("[data-for-input]"):
             field.hidden = field.getAttribute("data-for-input") not in inputs
-        for key, wanted in (("model", own["model"]), ("gpu", own["gpu"])):
+        for key in OWN_ENTRIES:
             for field in document.querySelectorAll(f"[data-for-{key}]"):
-                field.hidden = not wanted
+                field.hidden = field.getAttribute(f"data-for-{key}") != chosen[key]
         for field in document.querySelectorAll("[data-for-many]"):
             field.hidden = (get("gpus") or 1) < 2  # noqa: PLR2004 - many
         for field in document.querySelectorAll("[data-for-adapters]"):
@@ -307,14 +318,9 @@ class Form:
             place.textContent = says[place.getAttribute("data-says")]
 
 
-def known_keys() -> list[str]:
-    """The keys that a link may hold, beside what describes a model or a card of one's own."""
-    return list(FIELDS) + list(CHOICES)
-
-
 def is_known(key: str) -> bool:
     """Whether a link's key is part of the contract."""
-    return key in known_keys() or key.split(".")[0] in ("model", "gpu", "parallelism")
+    return key.split(".")[0] in link.KEYS
 
 
 def unknown_notice(keys: list[str]) -> str:

@@ -9,6 +9,41 @@ import json
 from typing import Any
 
 VERSION = 1
+KEYS = (
+    "model",
+    "task",
+    "sequence_length",
+    "target_length",
+    "image_size",
+    "audio_frames",
+    "precision",
+    "optimizer",
+    "checkpointing",
+    "attention",
+    "loss",
+    "method",
+    "lora_rank",
+    "lora_targets",
+    "zero_grad",
+    "gpu",
+    "gpus",
+    "nodes",
+    "interconnect",
+    "parallelism",
+    "global_batch",
+    "micro_batch",
+    "dataset",
+    "epochs",
+    "tokens",
+    "calibration",
+    "price_per_gpu_hour",
+    "known_batch",
+    "known_learning_rate",
+    "gradient_norms",
+    "dataset_samples",
+)
+"""The contract's keys (calc.scenario.KEYS, which the page's main thread cannot import)."""
+
 SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 LITERALS = {"true": True, "false": False, "null": None}
 

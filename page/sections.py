@@ -6,6 +6,7 @@ function, name it in `SECTIONS` and put an element with ``data-section`` of that
 
 from typing import Any
 
+from page import link
 from page.format import at, count, duration, escape, fixed, gib, parameters, shown, significant
 from page.words import FIELDS, PHASES, label
 
@@ -257,6 +258,35 @@ def parts(result: dict[str, Any]) -> str:
     return f'{peak}<div class="parts">{rows}</div><dl class="numbers">{phases}</dl><dl class="numbers">{totals}</dl>'
 
 
+def _lever(lever: dict[str, Any], index: int) -> str:
+    place = f"advice.{index}"
+    gained, saved, ratio = lever["batch_gained"], lever["saved_bytes"], lever["speed_ratio"]
+    largest = lever["max_micro_batch"]
+    batch = shown(f"{place}.max_micro_batch", largest, f"{count(largest)} ({_signed(count(gained), gained)})")
+    memory = shown(f"{place}.saved_bytes", saved, _signed(gib(-saved), -saved)) if saved else "same"
+    percent = 0 if ratio is None else int(round((ratio - 1) * 100))
+    speed = "" if ratio is None else shown(f"{place}.speed_ratio", ratio, f"{_signed(count(percent), percent)} %" if percent else "same")
+    link_text = escape(link.write(link.flattened(lever["change"])))
+    return (
+        f'<tr><th scope="row">{escape(lever["label"])}<small>{escape(lever["risk"])} '
+        f'<span class="source">{escape(lever["source"])}</span></small></th><td>{batch}</td><td>{memory}</td><td>{speed}</td>'
+        f'<td><button type="button" class="quiet" data-apply="{link_text}" aria-label="Apply: {escape(lever["label"])}">Apply</button></td></tr>'
+    )
+
+
+def advice(result: dict[str, Any]) -> str:
+    """What would let it take more? Each single change, what it buys and what it risks."""
+    levers = result.get("advice")
+    if not levers:
+        return ""
+    rows = "".join(_lever(lever, index) for index, lever in enumerate(levers))
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Changes and what they buy"><table class="levers"><thead><tr>'
+        '<th scope="col">Change</th><th scope="col">Largest batch</th><th scope="col">Memory</th><th scope="col">Speed at it</th>'
+        f'<th scope="col"><span class="visually-hidden">Apply</span></th></tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
 def _plan_sentence(path: str, plan: dict[str, Any], wanted: int) -> str:
     cards = plan.get("data_parallel") or 1
     total = plan.get("global_batch") or plan["micro_batch"] * plan["accumulation_steps"] * cards
@@ -318,6 +348,7 @@ SECTIONS = {
     "bar": bar,
     "summary": summary,
     "parts": parts,
+    "advice": advice,
     "plan": plan,
     "speed": speed,
     "facts": facts,

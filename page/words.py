@@ -64,6 +64,7 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
         "masked-lm": ("Masked language modelling", ""),
         "seq2seq-lm": ("Sequence to sequence", ""),
         "speech-seq2seq": ("Speech to text", ""),
+        "speech-ctc": ("Speech recognition by CTC", ""),
         "image-classification": ("Image classification", ""),
         "segmentation": ("Segmentation", ""),
         "diffusion": ("Diffusion", ""),
@@ -86,6 +87,8 @@ PHASES = (("forward", "forward"), ("backward", "backward"), ("step", "optimizer 
 
 FIELDS = {
     "model": "Model",
+    "model.parameters": "Parameters",
+    "config": "config.json",
     "gpu": "GPU",
     "sequence_length": "Sequence length",
     "target_length": "Target length",

@@ -25,5 +25,7 @@
     else if (event.message) fail(event.message);
   }, true);
   addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
+  // PyScript says in the console alone that the page's program is missing.
+  fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
   setTimeout(() => fail(`nothing happened for ${START_SECONDS} seconds.`), START_SECONDS * 1000);
 })();

@@ -10,9 +10,21 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from calc import plots
+from calc.catalog import custom
 from calc.catalog import gpus as gpu_catalog
 from calc.catalog import models as model_catalog
 from calc.evaluation import evaluate
+from calc.scenario import (
+    DEFAULT_AUDIO_FRAMES,
+    DEFAULT_IMAGE,
+    DEFAULT_LORA_RANK,
+    DEFAULT_SEQUENCE,
+    DEFAULT_TARGET,
+    MAX_BATCH,
+    MAX_GPUS,
+    MAX_IMAGE,
+    MAX_SEQUENCE,
+)
 from page import link, sections
 from page.defaults import SCENARIO
 from page.format import GIB, parameters
@@ -23,17 +35,19 @@ if TYPE_CHECKING:
 
 FIGURE_WIDTH = 780
 INPUTS = ("sequence_length", "target_length", "image_size", "audio_frames")
+# Each number field's limits, as the calculation has them, and what it starts with where the default scenario has none.
 NUMBERS = {
-    "sequence_length": (1, 10_000_000, 1024),
-    "target_length": (1, 1_000_000, 128),
-    "image_size": (1, 16_384, 224),
-    "audio_frames": (1, 1_000_000, 3000),
-    "gpu.memory_gib": (0.1, 10_000, 24),
-    "gpu.overhead_gib": (0, 10_000, 0.5),
-    "gpus": (1, 1_000_000, 1),
-    "lora_rank": (1, 65_536, 16),
-    "global_batch": (1, 1_000_000_000, 64),
-    "micro_batch": (1, 1_000_000_000, 1),
+    "sequence_length": (1, MAX_SEQUENCE, DEFAULT_SEQUENCE),
+    "target_length": (1, MAX_SEQUENCE, DEFAULT_TARGET),
+    "image_size": (1, MAX_IMAGE, DEFAULT_IMAGE),
+    "audio_frames": (1, MAX_SEQUENCE, DEFAULT_AUDIO_FRAMES),
+    "model.parameters": (custom.MIN_COUNT_ALONE, custom.MAX_PARAMETERS, 7_000_000_000),
+    "gpu.memory_gib": (0.01, 100_000, 24),
+    "gpu.overhead_gib": (0, 100_000, 0.5),
+    "gpus": (1, MAX_GPUS, 1),
+    "lora_rank": (1, 65_536, DEFAULT_LORA_RANK),
+    "global_batch": (1, MAX_BATCH, 64),
+    "micro_batch": (1, MAX_BATCH, 1),
 }
 
 
@@ -83,7 +97,7 @@ def options(key: str, chosen: object) -> str:
     )
 
 
-def entries(kind: str, rows: Iterable[tuple[str, str, str, str, str]], chosen: str, own: tuple[str, str]) -> str:
+def entries(kind: str, rows: Iterable[tuple[str, str, str, str, str]], chosen: str, own: Mapping[str, str]) -> str:
     """Return the entries of a search box: each an id, a name, a group, a note, the inputs it takes; one's own last."""
     groups: dict[str, list[str]] = {}
 
@@ -101,7 +115,8 @@ def entries(kind: str, rows: Iterable[tuple[str, str, str, str, str]], chosen: s
         f'<ul role="presentation">{"".join(items)}</ul></li>'
         for group, items in groups.items()
     )
-    return f'{listed}{entry(own[0], own[1], "your own", "", "sequence_length")}<li class="nothing" role="presentation" hidden>Nothing by that name.</li>'
+    owned = "".join(entry(identifier, name, "", "your own", INPUTS[0]) for identifier, name in own.items())
+    return f'{listed}{owned}<li class="nothing" role="presentation" hidden>Nothing by that name.</li>'
 
 
 def prerender(html: str) -> str:
@@ -127,8 +142,8 @@ def prerender(html: str) -> str:
         shown = default if value is None else value
         html = with_attributes(html, key, {"data-min": low, "data-max": high, "value": f"{shown:,}"})
     for key, catalog, rows, own in (
-        ("model", "models", models(), ("config", "Paste a config.json \N{HORIZONTAL ELLIPSIS}")),
-        ("gpu", "gpus", cards(), ("custom", "Another card \N{HORIZONTAL ELLIPSIS}")),
+        ("model", "models", models(), {"hand": "By parameter count \N{HORIZONTAL ELLIPSIS}", "config": "Paste a config.json \N{HORIZONTAL ELLIPSIS}"}),
+        ("gpu", "gpus", cards(), {"custom": "Another card \N{HORIZONTAL ELLIPSIS}"}),
     ):
         html = fill(html, "data-catalog", catalog, entries(key, rows, SCENARIO[key], own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
