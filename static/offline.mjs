@@ -4,8 +4,6 @@
 //   preparing    the files are being stored
 //   ready        every file is stored, checked: the page works without a network
 //   update       a new version is stored and waits
-// An element with id "offline-update" starts the waiting version.
-
 const root = document.documentElement;
 const show = (state) => (root.dataset.offline = state);
 
@@ -26,9 +24,8 @@ function ask(worker, question) {
 
 function offer(registration) {
   show("update");
-  document.getElementById("offline-update")?.addEventListener("click", () => registration.waiting?.postMessage("update"), {
-    once: true,
-  });
+  document.getElementById("offline-offer").hidden = false;
+  document.getElementById("offline-update").onclick = () => registration.waiting?.postMessage("update");
 }
 
 function watch(registration) {
