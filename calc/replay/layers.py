@@ -151,6 +151,7 @@ class Embedding:
 
     def __init__(self, build: Build, name: str, rows: int, width: int) -> None:
         self.weight = build.parameter(f"{name}.weight", (rows, width))
+        self.weight.embedding = True
 
     def __call__(self, tape: Tape, tokens: int, *, batched: bool = True) -> Tensor:
         return ops.embedding(tape, tokens, self.weight, batched=batched)
@@ -171,8 +172,8 @@ class LayerNorm:
 class RMSNorm:
     """Hugging Face's composed RMSNorm: to fp32, square, mean, reciprocal root, two products.
 
-    ``order`` "cast-then-scale" is Llama's (weight times the value cast back); "scale-then-cast" is Gemma's and
-    OLMo 2's (product in fp32, then the cast).
+    ``order`` "cast-then-scale" is Llama's (weight times the value cast back); "scale-then-cast" is OLMo 2's (product
+    in fp32, then the cast); "plus-one-scale-then-cast" is Gemma's (one plus the weight in fp32).
     """
 
     def __init__(self, build: Build, name: str, width: int, *, order: str = "cast-then-scale", weight: bool = True) -> None:
@@ -190,9 +191,12 @@ class RMSNorm:
         normal = ops.mul(x, ops.pointwise(mean, keeps="output", temporaries=2))
         if self.weight is None:
             return ops.cast(normal, dtype)
+        scale = tape.parameter(self.weight)
         if self.order == "cast-then-scale":
-            return ops.mul(tape.parameter(self.weight), ops.cast(normal, dtype))
-        return ops.cast(ops.mul(tape.parameter(self.weight), normal), dtype)
+            return ops.mul(scale, ops.cast(normal, dtype))
+        if self.order == "plus-one-scale-then-cast":
+            scale = ops.shift(ops.cast(scale, Dtype.FP32))
+        return ops.cast(ops.mul(scale, normal), dtype)
 
 
 class Conv:

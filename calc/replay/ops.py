@@ -67,6 +67,24 @@ def add(a: Tensor, b: Tensor) -> Tensor:
     return tape.record(out, [a, b], lambda grad: [grad, grad])
 
 
+def subtract(a: Tensor, b: Tensor) -> Tensor:
+    """``a - b``: keeps nothing; b's gradient is the negated one."""
+    tape = a.tape
+    shape = _broadcast(a, b)
+    out = tape.empty(shape.shape, _promoted(a, b), batched=shape.batched)
+    tape.kernel([a, b], [out])
+    b_trains = b.requires_grad
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        negative = None
+        if b_trains:
+            negative = tape.like(grad)
+            tape.kernel([grad], [negative])
+        return [grad, negative]
+
+    return tape.record(out, [a, b], backward)
+
+
 def add_inplace(a: Tensor, b: Tensor) -> Tensor:
     """``a += b``."""
     tape = a.tape
@@ -232,12 +250,12 @@ def softmax(x: Tensor, dtype: Dtype | None = None) -> Tensor:
     return tape.record(out, [x], backward)
 
 
-def layer_norm(x: Tensor, weight: Parameter | None, bias: Parameter | None, groups: int) -> Tensor:
+def layer_norm(x: Tensor, weight: Parameter | Tensor | None, bias: Parameter | Tensor | None, groups: int) -> Tensor:
     """``nn.LayerNorm`` / ``nn.GroupNorm`` in one kernel: keeps input, mean and reciprocal deviation. fp32 under autocast."""
     tape = x.tape
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
-    operands = [tape.parameter(p) for p in (weight, bias) if p is not None]
+    operands = [p if isinstance(p, Tensor) else tape.parameter(p) for p in (weight, bias) if p is not None]
     if tape.recording and (x.requires_grad or any(o.requires_grad for o in operands)):
         tape.saves()
     out = tape.like(x)
@@ -784,6 +802,21 @@ def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(kept[0])
         tape.kernel([grad, kept[1]], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def resample(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
+    """``F.interpolate``: keeps nothing; backward makes a gradient of the input's size."""
+    tape = x.tape
+    out = tape.empty(out_shape, x.dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([grad], [result])
         return [result]
 
     return tape.record(out, [x], backward)

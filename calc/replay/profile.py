@@ -62,7 +62,7 @@ class Profile:
             (p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
         ]
 
-    def _stretches(self) -> list[tuple[int, int, Segment]]:
+    def stretches(self) -> list[tuple[int, int, Segment]]:
         ends = [s.start for s in self.segments[1:]] + [len(self.events)]
         return [(s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start]
 
@@ -71,7 +71,7 @@ class Profile:
         sizes = self.sizes(micro_batch)
         best: dict[Phase, Instant] = {}
         alive = 0
-        for start, end, segment in self._stretches():
+        for start, end, segment in self.stretches():
             local = top = 0
             at = start
             for position in range(start, end):
@@ -106,7 +106,7 @@ class Profile:
                 weight = 1 if event > 0 else self._weight(storage, segment)
                 alive[storage] = alive.get(storage, 0) + (1 if event > 0 else -1) * sizes[storage] * weight * times
 
-        for start, end, segment in self._stretches():
+        for start, end, segment in self.stretches():
             if start <= instant.event < end:
                 if instant.repetition:
                     apply(start, end, segment, instant.repetition)

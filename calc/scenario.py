@@ -1,0 +1,474 @@
+"""The scenario: one training run as the contract describes it, checked and filled in.
+
+Everything that a person may get wrong ends in a `ScenarioError` that names the field and says what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from calc.architectures.model import Shape
+from calc.architectures.registry import ARCHITECTURES
+from calc.catalog import custom, gpus, models
+from calc.catalog.configs import describe_completion
+from calc.errors import ScenarioError
+
+GIB = 2**30
+
+
+class Task(StrEnum):
+    """What the model learns; it decides the inputs and the loss."""
+
+    CAUSAL_LM = "causal-lm"
+    MASKED_LM = "masked-lm"
+    SEQ2SEQ_LM = "seq2seq-lm"
+    SPEECH_SEQ2SEQ = "speech-seq2seq"
+    SPEECH_CTC = "speech-ctc"
+    IMAGE_CLASSIFICATION = "image-classification"
+    SEGMENTATION = "segmentation"
+    DIFFUSION = "diffusion"
+
+
+class Precision(StrEnum):
+    """Number formats of weights and computation."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    AMP_FP16 = "amp-fp16"
+    AMP_BF16 = "amp-bf16"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    BF16_MASTER = "bf16-master"
+    FP8 = "fp8"
+
+
+class Optimizer(StrEnum):
+    """Optimizers with a memory model."""
+
+    SGD = "sgd"
+    SGD_MOMENTUM = "sgd-momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    ADAMW_FUSED = "adamw-fused"
+    ADAMW_8BIT = "adamw-8bit"
+    ADAFACTOR = "adafactor"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    LION = "lion"
+    LAMB = "lamb"
+    LARS = "lars"
+    MUON = "muon"
+    SHAMPOO = "shampoo"
+    SOAP = "soap"
+    GALORE_ADAMW = "galore-adamw"
+
+
+class Checkpointing(StrEnum):
+    """Activation checkpointing: none, every block, or the attention core alone."""
+
+    NONE = "none"
+    FULL = "full"
+    SELECTIVE = "selective"
+
+
+class Attention(StrEnum):
+    """Attention implementation."""
+
+    EAGER = "eager"
+    SDPA = "sdpa"
+    FLASH_ATTENTION_2 = "flash-attention-2"
+
+
+class Loss(StrEnum):
+    """Whether the logits are held whole."""
+
+    STANDARD = "standard"
+    FUSED = "fused"
+
+
+class Method(StrEnum):
+    """What trains: all weights, adapters, or adapters on a 4-bit base."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+class ZeroGrad(StrEnum):
+    """Whether gradients are freed between steps."""
+
+    FREE = "free"
+    KEEP = "keep"
+
+
+TEXT_TASKS = frozenset({Task.CAUSAL_LM, Task.MASKED_LM, Task.SEQ2SEQ_LM})
+MAX_SEQUENCE = 4_194_304
+MAX_IMAGE = 8_192
+MAX_BATCH = 100_000_000
+MAX_GPUS = 1_000_000
+
+DEFAULT_SEQUENCE = 1024
+DEFAULT_TARGET = 128
+DEFAULT_IMAGE = 224
+DEFAULT_AUDIO_FRAMES = 3000
+DEFAULT_LORA_RANK = 16
+
+KEYS = (
+    "model", "task", "sequence_length", "target_length", "image_size", "audio_frames", "precision", "optimizer",
+    "checkpointing", "attention", "loss", "method", "lora_rank", "lora_targets", "zero_grad", "gpu", "gpus", "nodes",
+    "interconnect", "parallelism", "global_batch", "micro_batch", "dataset", "epochs", "tokens", "calibration",
+    "price_per_gpu_hour", "known_batch", "known_learning_rate", "gradient_norms", "dataset_samples",
+)  # fmt: skip
+"""The contract's keys, in the order of the permalink."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model: its architecture's key and completed configuration, and how to name it.
+
+    ``key`` tells it from every other: models are equal where their keys are.
+    """
+
+    key: str
+    id: str | None = field(compare=False)
+    name: str = field(compare=False)
+    architecture: str = field(compare=False)
+    config: Mapping[str, Any] = field(compare=False)
+    task: Task = field(compare=False)
+    notes: tuple[str, ...] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """The card: what it has, and what the allocator may use of it. ``catalog`` is None for one given by size."""
+
+    id: str | None
+    name: str
+    memory_bytes: int
+    overhead_bytes: int
+    catalog: gpus.Gpu | None
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the allocator may reserve."""
+        return max(0, self.memory_bytes - self.overhead_bytes)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A training run with every default filled in."""
+
+    model: ModelChoice
+    shape: Shape
+    precision: Precision
+    optimizer: Optimizer
+    checkpointing: Checkpointing
+    attention: Attention
+    loss: Loss
+    method: Method
+    lora_rank: int
+    lora_targets: str | tuple[str, ...]
+    zero_grad: ZeroGrad
+    gpu: GpuChoice
+    gpus: int
+    nodes: int
+    interconnect: Any
+    parallelism: Mapping[str, Any]
+    global_batch: int | None
+    micro_batch: int | None
+    filled: Mapping[str, Any]
+    """The scenario as JSON, defaults included."""
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def _choice(given: Mapping[str, Any], key: str, kind: type[Choice], default: Choice) -> Choice:
+    value = given.get(key)
+    if value is None:
+        return default
+    try:
+        return kind(value)
+    except ValueError:
+        raise ScenarioError(key, f"{_shown(value)} is not known: allowed are {', '.join(kind)}") from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _number(value: object, key: str, low: float, high: float) -> float:
+    allowed = f"allowed is a number from {low:,g} to {high:,g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ScenarioError(key, f"{_shown(value)} is not a number: {allowed}")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ScenarioError(key, f"{_shown(value)} is out of range: {allowed}")
+    return value
+
+
+def _whole(value: object, key: str, low: int, high: int) -> int:
+    allowed = f"allowed is a whole number from {low:,} to {high:,}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ScenarioError(key, f"{_shown(value)} is not a number: {allowed}")
+    if not math.isfinite(value) or value != int(value):
+        raise ScenarioError(key, f"{_shown(value)} is not whole: {allowed}")
+    if not low <= value <= high:
+        raise ScenarioError(key, f"{_shown(value)} is out of range: {allowed}")
+    return int(value)
+
+
+def _optional_whole(given: Mapping[str, Any], key: str, low: int, high: int) -> int | None:
+    value = given.get(key)
+    return None if value is None else _whole(value, key, low, high)
+
+
+def _model(value: object) -> ModelChoice:
+    if isinstance(value, str):
+        return _preset(value)
+    if not isinstance(value, Mapping):
+        raise ScenarioError("model", f"{_shown(value)} is no model: give a preset's id or the content of a config.json")
+    if custom.is_by_hand(value):
+        config = custom.infer_config(value)
+        completed = describe_completion(config)
+        return _from_config(completed.config, None, "your model", completed.notes)
+    completed = describe_completion(value)
+    return _from_config(completed.config, None, str(value.get("_name_or_path") or completed.config["model_type"]), completed.notes)
+
+
+@lru_cache(maxsize=512)
+def _preset(model_id: str) -> ModelChoice:
+    preset = models.preset(model_id)
+    if preset.library == "torchvision":
+        task = Task(preset.task)
+        _architecture_exists(preset.id)
+        return ModelChoice(preset.id, preset.id, preset.name, preset.id, MappingProxyType({"name": preset.id}), task, ())
+    completed = describe_completion(preset.config)
+    choice = _from_config(completed.config, preset.id, preset.name, completed.notes)
+    try:
+        task = Task(preset.task)
+    except ValueError:
+        task = choice.task
+    return replace(choice, task=task)
+
+
+def _architecture_exists(key: str) -> None:
+    if key not in ARCHITECTURES:
+        raise ScenarioError("model", f"{_shown(key)} has no memory model yet: choose another model or paste a config.json of one that has")
+
+
+def _from_config(config: Mapping[str, Any], model_id: str | None, name: str, notes: tuple[str, ...]) -> ModelChoice:
+    key = str(config["model_type"])
+    _architecture_exists(key)
+    identity = model_id or json.dumps(config, sort_keys=True, default=str)
+    return ModelChoice(identity, model_id, name, key, MappingProxyType(dict(config)), _default_task(key), notes)
+
+
+_MASKED = frozenset(
+    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert",
+     "mpnet", "big_bird", "esm", "longformer", "mobilebert", "rembert", "roformer"}
+)  # fmt: skip
+_SEQ2SEQ = frozenset(
+    {"t5", "mt5", "umt5", "longt5", "t5gemma", "bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100", "led"}
+)
+_IMAGES = frozenset(
+    {"vit", "deit", "beit", "swin", "swinv2", "convnext", "convnextv2", "clip", "siglip", "dinov2", "segformer", "resnet",
+     "clip_vision_model", "siglip_vision_model", "vit_mae"}
+)  # fmt: skip
+
+
+def _default_task(model_type: str) -> Task:
+    if model_type in _MASKED:
+        return Task.MASKED_LM
+    if model_type in _SEQ2SEQ:
+        return Task.SEQ2SEQ_LM
+    if model_type in _IMAGES:
+        return Task.IMAGE_CLASSIFICATION
+    if model_type == "whisper":
+        return Task.SPEECH_SEQ2SEQ
+    if model_type in ("wav2vec2", "hubert", "wavlm"):
+        return Task.SPEECH_CTC
+    if model_type[:1].isupper():
+        return Task.DIFFUSION
+    return Task.CAUSAL_LM
+
+
+def _task(given: Mapping[str, Any], model: ModelChoice) -> Task:
+    task = _choice(given, "task", Task, model.task)
+    if task is not model.task:
+        raise ScenarioError("task", f"{model.name} is trained for {model.task}; {task} is not modelled for it")
+    return task
+
+
+def _config_value(config: Mapping[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Shape, dict[str, int]]:
+    """Input sizes: the fields that the task has, with the preset's or the task's defaults."""
+    preset = models.preset(model.id) if model.id else None
+    config = model.config
+    filled: dict[str, int] = {}
+
+    def size(key: str, default: int | None, high: int) -> int:
+        value = given.get(key)
+        filled[key] = _whole(value, key, 1, high) if value is not None else int(default or 1)
+        return filled[key]
+
+    def from_preset(key: str) -> int | None:
+        return getattr(preset, key, None) if preset else None
+
+    if task in TEXT_TASKS:
+        longest = _config_value(config, "n_positions", "max_position_embeddings")
+        default = from_preset("sequence_length") or min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
+        sequence = size("sequence_length", default, MAX_SEQUENCE)
+        target = size("target_length", from_preset("target_length") or sequence, MAX_SEQUENCE) if task is Task.SEQ2SEQ_LM else 0
+        return Shape(sequence_length=sequence, target_length=target), filled
+    if task is Task.SPEECH_SEQ2SEQ:
+        target = size("target_length", from_preset("target_length") or DEFAULT_TARGET, MAX_SEQUENCE)
+        return Shape(target_length=target, audio_frames=size("audio_frames", from_preset("audio_frames") or DEFAULT_AUDIO_FRAMES, MAX_SEQUENCE)), filled
+    if task is Task.SPEECH_CTC:
+        return Shape(audio_frames=size("audio_frames", from_preset("audio_frames") or 160_000, MAX_SEQUENCE)), filled
+    default_image = from_preset("image_size") or _config_value(config, "image_size") or DEFAULT_IMAGE
+    image = size("image_size", default_image, MAX_IMAGE)
+    length = 0
+    if task is Task.DIFFUSION and given.get("sequence_length") is not None:
+        length = size("sequence_length", None, MAX_SEQUENCE)
+    return Shape(image_size=image, sequence_length=length), filled
+
+
+def _gpu(value: object) -> tuple[GpuChoice, Any]:
+    if value is None:
+        value = "rtx-4090-24gb"
+    if isinstance(value, str):
+        card = gpus.gpu(value)
+        return GpuChoice(card.id, card.name, card.visible_bytes, card.context_bytes, card), value
+    if not isinstance(value, Mapping):
+        raise ScenarioError("gpu", f'{_shown(value)} is no GPU: give a preset\'s id or {{"memory_gib": 24}}')
+    base = gpus.gpu(str(value["id"])) if value.get("id") else None
+    if base is None and value.get("memory_gib") is None:
+        raise ScenarioError("gpu", "memory_gib is missing: give the card's memory in GiB")
+    memory = (
+        base.visible_bytes
+        if base is not None and value.get("memory_gib") is None
+        else round(_number(value["memory_gib"], "gpu.memory_gib", 0.01, 100_000) * GIB)
+    )
+    if value.get("overhead_gib") is None:
+        overhead = base.context_bytes if base is not None else DEFAULT_CONTEXT_BYTES
+    else:
+        overhead = round(_number(value["overhead_gib"], "gpu.overhead_gib", 0, 100_000) * GIB)
+    name = base.name if base is not None else f"a GPU with {memory / GIB:.4g} GiB"
+    return GpuChoice(base.id if base is not None else None, name, memory, overhead, base), dict(value)
+
+
+DEFAULT_CONTEXT_BYTES = 400_000_000
+"""What a CUDA context takes outside the allocator where the card is not known: the catalog's figure for CUDA cards."""
+
+
+def _lora_targets(given: Mapping[str, Any]) -> str | tuple[str, ...]:
+    value = given.get("lora_targets")
+    if value is None or value == "all-linear":
+        return "all-linear"
+    if value == "attention":
+        return "attention"
+    if isinstance(value, list | tuple) and value and all(isinstance(v, str) and v for v in value):
+        return tuple(value)
+    raise ScenarioError(
+        "lora_targets", f"{_shown(value)} is not known: allowed are all-linear, attention, or a list of module names such as q_proj"
+    )
+
+
+def parse(given: Mapping[str, Any]) -> Scenario:
+    """Check a scenario and fill in its defaults.
+
+    Raises
+    ------
+    ScenarioError
+        The first field that is wrong, what is wrong with it, and what is allowed.
+    """
+    if not isinstance(given, Mapping):
+        raise ScenarioError("scenario", "a scenario is a JSON object")
+    unknown = [key for key in given if key not in KEYS]
+    if unknown:
+        raise ScenarioError(str(unknown[0]), f"no such field: allowed are {', '.join(KEYS)}")
+    if given.get("model") is None:
+        raise ScenarioError("model", "missing: give a preset's id such as gpt2, or the content of a config.json")
+    model = _model(given["model"])
+    task = _task(given, model)
+    shape, sizes = _shape(given, model, task)
+    gpu, gpu_text = _gpu(given.get("gpu"))
+    precision = _choice(given, "precision", Precision, Precision.AMP_BF16)
+    if gpu.catalog is not None:
+        refusal = gpus.precision_refusal(gpu.catalog, precision)
+        if refusal and given.get("precision") is not None:
+            raise ScenarioError("precision", refusal)
+        if refusal:
+            precision = Precision.AMP_FP16
+    method = _choice(given, "method", Method, Method.FULL)
+    rank = _optional_whole(given, "lora_rank", 1, 65_536) or DEFAULT_LORA_RANK
+    targets = _lora_targets(given)
+    gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
+    nodes = _optional_whole(given, "nodes", 1, MAX_GPUS) or max(1, -(-gpu_count // 8))
+    parallelism = given.get("parallelism") or {}
+    if not isinstance(parallelism, Mapping):
+        raise ScenarioError("parallelism", f'{_shown(parallelism)} is no object such as {{"strategy": "ddp"}}')
+    optimizer = _choice(given, "optimizer", Optimizer, Optimizer.ADAMW)
+    checkpointing = _choice(given, "checkpointing", Checkpointing, Checkpointing.NONE)
+    attention = _choice(given, "attention", Attention, Attention.SDPA)
+    loss = _choice(given, "loss", Loss, Loss.STANDARD)
+    if loss is Loss.FUSED and task not in TEXT_TASKS:
+        raise ScenarioError("loss", "fused is for language models' logits: this model has none, use standard")
+    zero_grad = _choice(given, "zero_grad", ZeroGrad, ZeroGrad.FREE)
+    global_batch = _optional_whole(given, "global_batch", 1, MAX_BATCH)
+    micro_batch = _optional_whole(given, "micro_batch", 1, MAX_BATCH)
+    filled: dict[str, Any] = {
+        "model": given["model"],
+        "task": str(task),
+        **sizes,
+        "precision": str(precision),
+        "optimizer": str(optimizer),
+        "checkpointing": str(checkpointing),
+        "attention": str(attention),
+        "loss": str(loss),
+        "method": str(method),
+    }
+    if method is not Method.FULL:
+        filled["lora_rank"] = rank
+        filled["lora_targets"] = list(targets) if isinstance(targets, tuple) else targets
+    filled |= {"zero_grad": str(zero_grad), "gpu": gpu_text, "gpus": gpu_count}
+    if gpu_count > 1:
+        filled |= {"nodes": nodes, "parallelism": dict(parallelism)}
+    for key in ("interconnect", "global_batch", "micro_batch", "dataset", *_RUN_NUMBERS, "gradient_norms", "calibration"):
+        if given.get(key) is not None:
+            filled[key] = given[key]
+    for key, (low, high) in _RUN_NUMBERS.items():
+        if given.get(key) is not None:
+            _number(given[key], key, low, high)
+    return Scenario(
+        model, shape, precision, optimizer, checkpointing, attention, loss, method, rank, targets, zero_grad, gpu,
+        gpu_count, nodes, given.get("interconnect"), dict(parallelism), global_batch, micro_batch, MappingProxyType(filled),
+    )  # fmt: skip
+
+
+_RUN_NUMBERS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "epochs": (1e-6, 1e9),
+        "tokens": (1, 1e18),
+        "dataset_samples": (1, 1e15),
+        "price_per_gpu_hour": (0, 1e6),
+        "known_batch": (1, 1e12),
+        "known_learning_rate": (1e-12, 1e3),
+    }
+)
+"""Numbers that only the run's time, cost and convergence read, with their limits."""
