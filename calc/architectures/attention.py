@@ -62,13 +62,23 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0,
 
 
 def eager(
-    q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None, fp32_softmax: bool = True
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: Heads,
+    *,
+    dropout: float = 0.0,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    fp32_softmax: bool = True,
 ) -> Tensor:
-    """Scores as a matrix: product, scale, mask, softmax (in fp32, cast back), dropout, product."""
+    """Scores as a matrix: product, scale, bias, mask, softmax (in fp32, cast back), dropout, product."""
     if heads.key != heads.query:
         k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
     dtype = _runs_in(q)
     scores = ops.scale(ops.matmul(q, k, (heads.query, heads.queries, heads.keys), heads.width))
+    if bias is not None:
+        scores = ops.add(scores, bias)
     if mask is not None:
         scores = ops.add(scores, mask)
     weights = ops.softmax(scores, Dtype.FP32 if fp32_softmax else None)
@@ -89,14 +99,19 @@ def attend(
     *,
     dropout: float = 0.0,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     fp32_softmax: bool = True,
 ) -> Tensor:
     """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``.
 
+    ``bias`` is a learned position bias (heads, queries, keys); no flash kernel takes one.
     ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not).
     """
     if kind == "eager":
-        return eager(q, k, v, heads, dropout=dropout, mask=mask, fp32_softmax=fp32_softmax)
+        return eager(q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax)
+    if bias is not None:
+        mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
+        return sdpa(q, k, v, heads._replace(causal=False), dropout=dropout, mask=mask)
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
         return ops.flash_attention(*(ops.cast(t, dtype) for t in (q, k, v)), heads)

@@ -180,7 +180,7 @@ class GPT2:
         self.fused_loss = build.fused_loss
         hidden = config["n_embd"]
         self.tokens = Embedding(build, "wte", config["vocab_size"], hidden)
-        self.positions = Embedding(build, "wpe", config["n_positions"], hidden)
+        self.positions = Embedding(build, "wpe", config["n_positions"], hidden, of_tokens=False)
         self.blocks = Blocks(build, ["layer"] * config["n_layer"], lambda _: GPT2Block(build, config))
         self.norm = LayerNorm(build, "ln_f", hidden)
         with build.without_adapters():

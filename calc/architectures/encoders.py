@@ -35,8 +35,8 @@ class TokenEmbeddings:
         positions = config["max_position_embeddings"]
         types = config.get("type_vocab_size", 0)
         self.tokens = Embedding(build, "word_embeddings", config["vocab_size"], width)
-        self.positions = Embedding(build, "position_embeddings", positions, width)
-        self.types = Embedding(build, "token_type_embeddings", types, width) if types else None
+        self.positions = Embedding(build, "position_embeddings", positions, width, of_tokens=False)
+        self.types = Embedding(build, "token_type_embeddings", types, width, of_tokens=False) if types else None
         self.norm = LayerNorm(build, "LayerNorm", width)
         for _ in range(buffers):
             build.buffer(positions * POSITION_BYTES)

@@ -147,14 +147,22 @@ class LoraLinear(Linear):
 
 
 class Embedding:
-    """``nn.Embedding``."""
+    """``nn.Embedding``. ``of_tokens`` marks the model's input table.
 
-    def __init__(self, build: Build, name: str, rows: int, width: int) -> None:
-        self.weight = build.parameter(f"{name}.weight", (rows, width))
+    Its output gets a gradient under checkpointing even where the table is frozen: peft needs one for blocks to be
+    recomputed (PreTrainedModel.enable_input_require_grads).
+    """
+
+    def __init__(
+        self, build: Build, name: str, rows: int, width: int, *, of_tokens: bool = True, trainable: bool | None = None
+    ) -> None:
+        self.weight = build.parameter(f"{name}.weight", (rows, width), trainable=trainable)
         self.weight.embedding = True
+        self.wants_gradient = of_tokens and not build.full and build.checkpointing == "full"
 
     def __call__(self, tape: Tape, tokens: int, *, batched: bool = True) -> Tensor:
-        return ops.embedding(tape, tokens, self.weight, batched=batched)
+        out = ops.embedding(tape, tokens, self.weight, batched=batched)
+        return tape.leaf(out) if self.wants_gradient else out
 
 
 class LayerNorm:

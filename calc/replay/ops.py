@@ -293,16 +293,20 @@ def rms_norm_fused(x: Tensor, weight: Parameter | None, groups: int) -> Tensor:
     return tape.record(out, [x, *operands], backward)
 
 
-def embedding(tape: Tape, tokens: int, weight: Parameter, *, batched: bool = True) -> Tensor:
-    """``nn.Embedding``: keeps the indices, which the batch holds anyway; its gradient is a whole table."""
+def embedding(
+    tape: Tape, tokens: int, weight: Parameter, *, batched: bool = True, indices: Tensor | None = None
+) -> Tensor:
+    """``nn.Embedding``: its gradient is a whole table. Keeps ``indices``; None where the batch holds them anyway."""
     operand = tape.parameter(weight)
     width = weight.shape[-1]
     out = tape.empty((tokens, width), weight.dtype, batched=batched)
     tape.kernel([out], [out])
+    kept = indices if weight.trainable else None
+    del indices
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         table = tape.empty(operand.shape, operand.dtype, batched=False)
-        tape.kernel([grad], [table])
+        tape.kernel([grad] if kept is None else [grad, kept], [table])
         return [table]
 
     return tape.record(out, [operand], backward)
@@ -417,6 +421,22 @@ def matmul(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
         return [of_a, of_b]
 
     return tape.record(out, [a, b], backward)
+
+
+def where(condition: Tensor, x: Tensor) -> Tensor:
+    """``torch.where(condition, x, number)``: keeps the condition."""
+    tape = x.tape
+    out = tape.like(x)
+    tape.kernel([x, condition], [out])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad, condition], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
 
 
 def pad_last(x: Tensor, wide: int, width: int) -> Tensor:

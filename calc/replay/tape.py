@@ -207,6 +207,7 @@ class Tape:
         self.scope = ""
         self._inputs: list[Tensor] = []
         self._nodes: list[Node] = []
+        self._buffers: dict[Node, list[Tensor | None]] = {}
         self._casts: dict[Parameter, Tensor] = {}
         self._phase = Phase.FORWARD
         self._block = (-1, 1)
@@ -358,6 +359,12 @@ class Tape:
         if self._packs == self._pack_limit:
             self._phantom = True
 
+    def leaf(self, tensor: Tensor) -> Tensor:
+        """``tensor.requires_grad_()``: a gradient is wanted where nothing that trains lies behind."""
+        node = Node(lambda _: (), (), self._block)
+        self._nodes.append(node)
+        return Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node)
+
     def parameter(self, parameter: Parameter) -> Tensor:
         """The parameter as an operand."""
         return Tensor(Storage(self, 0), parameter.shape, parameter.dtype, batched=False, node=parameter if parameter.trainable else None)
@@ -397,7 +404,9 @@ class Tape:
         self._mark()
 
     def _run(self, root: Node, gradients_of_root: list[Tensor | None]) -> None:
-        buffers: dict[Node, list[Tensor | None]] = {root: gradients_of_root}
+        """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches them."""
+        buffers = self._buffers
+        buffers[root] = gradients_of_root
         del gradients_of_root
         nodes = self._nodes
         while nodes:
@@ -415,10 +424,10 @@ class Tape:
             for position, edge in enumerate(node.edges):
                 gradient, gradients[position] = gradients[position], None
                 if edge is not None and gradient is not None:
-                    self._deliver(edge, gradient, buffers)
+                    self._deliver(edge, gradient)
                 del gradient
 
-    def _deliver(self, edge: Edge, grad: Tensor, buffers: dict[Node, list[Tensor | None]]) -> None:
+    def _deliver(self, edge: Edge, grad: Tensor) -> None:
         """Gives a gradient its input's form and adds it to what has arrived there.
 
         A sum over broadcast dimensions and a cast make new tensors. A second gradient is added in place, but to a
@@ -438,7 +447,7 @@ class Tape:
                 target.grad = self._sum(target.grad, grad)
                 self.gradient_storages.add(target.grad.storage.index)
             return
-        slots = buffers.setdefault(target, [None] * target.outputs)
+        slots = self._buffers.setdefault(target, [None] * target.outputs)
         slots[edge.output] = self._sum(slots[edge.output], grad)
 
     def _sum(self, old: Tensor | None, new: Tensor) -> Tensor:
