@@ -71,6 +71,11 @@ class StaticHandler(BaseHTTPRequestHandler):
         if not self._quiet:
             super().log_message(format, *args)
 
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Note a request's path for whoever listens."""
+        self.server.requested.append(self.path)  # type: ignore[attr-defined] # StaticServer's
+        super().log_request(code, size)
+
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if path + "/" == self._mount:
@@ -166,6 +171,8 @@ class StaticServer(ThreadingHTTPServer):
         options = {"folder": folder, "mount": mount, "max_age_seconds": max_age_seconds, "quiet": quiet}
         super().__init__((LOOPBACK, port), partial(StaticHandler, **options))  # type: ignore[arg-type]
         self.mount = mount
+        self.requested: list[str] = []
+        """The path of each request so far."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over connections that the browser broke off, as it does when a page is left while it loads."""

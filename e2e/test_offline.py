@@ -1,0 +1,229 @@
+"""Use without a network: all of it, its updates, and what it must leave alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from e2e.driver import MOUNT, START_MILLISECONDS, show, until, value
+from tools.build import ROOT, offline_files
+from tools.serve import StaticServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+SITE = ROOT / "_site"
+CACHE_PREFIX = "batch-size-optimizer"
+
+
+class Host:
+    """A host of one copy of the site that can be changed, and ended and begun again at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        self._server = StaticServer(self.folder, MOUNT, self._port)
+        self._port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def requested(self) -> list[str]:
+        return self._server.requested
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Put a changed file into the site, as a new build would, its list of files included."""
+        (self.folder / name).write_bytes(content)
+        worker = (self.folder / "sw.js").read_text()
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        files = {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in paths}
+        listed = f"const FILES = {json.dumps(offline_files(files))};"
+        (self.folder / "sw.js").write_text(re.sub(r"const FILES = \[.*?\];", lambda _: listed, worker, flags=re.DOTALL))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    folder = tmp_path / "site"
+    shutil.copytree(SITE, folder)
+    host = Host(folder)
+    yield host
+    host.stop()
+
+
+@contextmanager
+def visited(browser: Browser, host: Host, **options: Any) -> Iterator[tuple[BrowserContext, Page]]:
+    """A browser that has been to the page and stored it."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.goto(host.url)
+    offline_state(page, "ready")
+    yield context, page
+    context.close()
+
+
+def offline_state(page: Page, state: str) -> None:
+    page.wait_for_selector(f'html[data-offline="{state}"]', timeout=START_MILLISECONDS, state="attached")
+
+
+def caches(page: Page) -> list[str]:
+    names: list[str] = page.evaluate("caches.keys()")
+    return names
+
+
+def test_everything_works_with_the_server_gone(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (context, first):
+        expect(first.locator('[data-says-offline="ready"]')).to_be_visible()
+        first.close()
+        host.stop()
+        page = context.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.goto(host.url + "?from=elsewhere#model=gpt2&micro_batch=3")
+        until(page, "ready")
+        assert value(page, "micro_batch") == "3"
+        show(page, "model=gpt2&micro_batch=5")
+        assert value(page, "micro_batch") == "5"
+        assert page.locator("figure svg").count() >= 3
+        for address in (host.url + "index.html", host.url):
+            page.goto(address)
+            until(page, "ready")
+        # The browser's own look for a newer service worker fails, as it must; nothing else may.
+        assert [text for text in complaints if "sw.js" not in text and "ERR_CONNECTION_REFUSED" not in text] == []
+        host.start()
+
+
+def test_the_ordinary_start_works_with_the_server_gone_too(browser: Browser, host: Host) -> None:
+    (host.folder / "vendor/snapshot/calc.bin").write_bytes(b"damaged")
+    host.publish("vendor/snapshot/calc.bin", b"damaged")
+    with visited(browser, host) as (context, first):
+        first.close()
+        host.stop()
+        page = context.new_page()
+        page.goto(host.url)
+        until(page, "ready")
+        host.start()
+
+
+def test_only_what_changed_is_fetched_and_a_new_version_waits_for_its_user(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (_, page):
+        show(page, "model=gpt2&micro_batch=3")
+        style = (host.folder / "static/page.css").read_bytes()
+        host.publish("static/page.css", style + b"\n:root { --version: two; }\n")
+        host.requested.clear()
+        page.evaluate("navigator.serviceWorker.ready.then(registration => registration.update())")
+        offline_state(page, "update")
+        assert {name for name in host.requested if not name.endswith(("/sw.js", ".prod.js"))} == {
+            f"{MOUNT}static/page.css"
+        }
+
+        version = "getComputedStyle(document.documentElement).getPropertyValue('--version')"
+        expect(page.locator("#offline-offer")).to_be_visible()
+        assert page.evaluate(version) == ""
+        with page.expect_navigation():
+            page.locator("#offline-update").click()
+        until(page, "ready")
+        assert page.evaluate(version).strip() == "two"
+        assert value(page, "micro_batch") == "3"
+        offline_state(page, "ready")
+
+
+def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host) -> None:
+    big = host.folder / "vendor/pyodide/python_stdlib.zip"
+    content = big.read_bytes()
+    big.unlink()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(host.url)
+    until(page, "ready")
+    page.wait_for_function("navigator.serviceWorker.getRegistration().then(found => !found || !found.installing)")
+    assert page.locator("html").get_attribute("data-offline") != "ready"
+    big.write_bytes(content)
+    page.reload()
+    offline_state(page, "ready")
+    context.close()
+
+
+@pytest.mark.parametrize("damage", ["cache.delete(key)", "cache.put(key, new Response('damaged'))"])
+@pytest.mark.parametrize("name", ["vendor/snapshot/runtime.bin", "vendor/pyodide/pyodide.asm.wasm", "page/format.py"])
+def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, damage: str, name: str) -> None:
+    with visited(browser, host) as (_, page):
+        damaged = page.evaluate(
+            f"""async () => {{
+              const [cacheName] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}"));
+              const cache = await caches.open(cacheName);
+              const key = (await cache.keys()).find((request) => request.url.includes("{name}"));
+              await {damage};
+              return key.url;
+            }}"""
+        )
+        assert name in damaged
+        # One visit may be spoiled where the file is needed before the check; the check runs all the same, and mends it.
+        page.reload()
+        page.wait_for_selector(
+            'html[data-app="ready"], html[data-app="error"]', timeout=START_MILLISECONDS, state="attached"
+        )
+        offline_state(page, "ready")
+        page.reload()
+        until(page, "ready")
+        offline_state(page, "ready")
+
+
+def test_caches_of_other_sites_on_the_origin_are_left_alone(browser: Browser, host: Host) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(host.url + "LICENSE")
+    others = ["another-precache-v2-" + host.url, "workbox-precache-v2-" + host.url + "deeper/"]
+    page.evaluate("names => Promise.all(names.map(name => caches.open(name)))", others)
+    page.goto(host.url)
+    offline_state(page, "ready")
+    host.publish("static/page.css", b":root { --version: two; }\n")
+    page.evaluate("navigator.serviceWorker.ready.then(registration => registration.update())")
+    offline_state(page, "update")
+    with page.expect_navigation():
+        page.locator("#offline-update").click()
+    offline_state(page, "ready")
+    assert set(others) < set(caches(page))
+    assert all(name.startswith(CACHE_PREFIX) and name.endswith(host.url) for name in set(caches(page)) - set(others))
+    context.close()
+
+
+def test_without_service_workers_everything_else_works(browser: Browser, host: Host) -> None:
+    context = browser.new_context(service_workers="block")
+    page = context.new_page()
+    page.goto(host.url)
+    until(page, "ready")
+    assert page.locator("html").get_attribute("data-offline") is None
+    context.close()
+
+
+def test_what_is_stored_was_not_redirected(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (_, page):
+        redirected = page.evaluate(
+            f"""async () => {{
+              const [name] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}"));
+              const cache = await caches.open(name);
+              const responses = await Promise.all((await cache.keys()).map((key) => cache.match(key)));
+              return responses.filter(({redirected, ok}) => redirected || !ok).map(({url}) => url);
+            }}"""
+        )
+        assert redirected == []
