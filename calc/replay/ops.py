@@ -726,14 +726,15 @@ def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
 def convolution(
     x: Tensor, weight: Parameter, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
 ) -> Tensor:
-    """``nn.Conv1d/2d/3d``: keeps input and weight. ``x`` is (channels, *positions), ``out_shape`` likewise."""
+    """``nn.Conv1d/2d/3d``: keeps the weight, and the input where the weight trains. ``x`` is (channels, *positions), ``out_shape`` likewise."""
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
     w = tape.cast_parameter(weight, low)
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
     kept_x = x.data if w.requires_grad else None
-    kept_w = w.data if x.requires_grad else None
+    kept_w = w.data if x.requires_grad or w.requires_grad else None
+    input_trains = x.requires_grad
     if tape.recording and (kept_x is not None or kept_w is not None):
         tape.saves()
     out = tape.empty(out_shape, low, batched=x.batched)
@@ -747,7 +748,7 @@ def convolution(
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         of_x = of_w = of_b = None
-        if kept_w is not None:
+        if kept_w is not None and input_trains:
             of_x = tape.empty(x_shape, low, batched=batched)
             log(rows * groups, inner, columns)
         if kept_x is not None:

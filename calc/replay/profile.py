@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from calc.replay.tape import Phase
@@ -29,7 +30,7 @@ class Instant:
     alive_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """The log of one step, frozen: what is needed to answer for any micro-batch."""
 
@@ -55,6 +56,24 @@ class Profile:
             tuple(tape.segments),
             tuple(tape.kernels),
         )
+
+    @cached_property
+    def kept_for_backward(self) -> frozenset[int]:
+        """Storages made in forward that are still alive at its end."""
+        alive: set[int] = set()
+        for start, end, segment in self.stretches():
+            if segment.phase is not Phase.FORWARD:
+                break
+            for event in self.events[start:end]:
+                if event > 0:
+                    alive.add(event)
+                elif segment.repeats == 1 or -event >= self._first_made(start):
+                    alive.discard(-event)
+        return frozenset(alive)
+
+    def _first_made(self, start: int) -> int:
+        """The first storage that the log makes from ``start`` on."""
+        return next((e for e in self.events[start:] if e > 0), len(self.per_sample))
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
@@ -114,3 +133,25 @@ class Profile:
                 break
             apply(start, end, segment, segment.repeats)
         return {storage: nbytes for storage, nbytes in alive.items() if nbytes}
+
+    def walk(self, micro_batch: int) -> list[tuple[str, Phase, int]]:
+        """Label, phase and bytes alive above the constant ones, at the top and the end of every stretch, in time's order."""
+        sizes = self.sizes(micro_batch)
+        alive = 0
+        points: list[tuple[str, Phase, int]] = []
+        for start, end, segment in self.stretches():
+            for _ in range(segment.repeats):
+                level = top = alive
+                label = ""
+                for position in range(start, end):
+                    event = self.events[position]
+                    if event > 0:
+                        level += sizes[event]
+                        if level > top:
+                            top, label = level, self.labels[event]
+                    else:
+                        level -= sizes[-event] * self._weight(-event, segment)
+                points.append((label or self.labels[abs(self.events[end - 1])], segment.phase, top))
+                points.append(("end of layer" if segment.block >= 0 else label, segment.phase, level))
+                alive = level
+        return points

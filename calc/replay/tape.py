@@ -96,14 +96,19 @@ class Storage:
 class Node:
     """A step of backward: the closure that computes it, and where its gradients go."""
 
-    __slots__ = ("backward", "edges", "outputs", "owns_gradient", "segment")
+    __slots__ = ("backward", "edges", "outputs", "owns_gradient", "scope", "segment")
 
     def __init__(
-        self, backward: Callable[[Any], Sequence[Tensor | None]] | None, edges: tuple[Edge | None, ...], segment: tuple[int, int]
+        self,
+        backward: Callable[[Any], Sequence[Tensor | None]] | None,
+        edges: tuple[Edge | None, ...],
+        segment: tuple[int, int],
+        scope: str,
     ) -> None:
         self.backward = backward
         self.edges = edges
         self.segment = segment
+        self.scope = scope
         self.outputs = 1
         self.owns_gradient = False
 
@@ -342,7 +347,7 @@ class Tape:
         )
         if not any(edges):
             return outs
-        node = Node(backward, edges, self._block)
+        node = Node(backward, edges, self._block, self.scope)
         node.outputs = len(outs)
         for position, out in enumerate(outs):
             out.node = node
@@ -360,8 +365,14 @@ class Tape:
             self._phantom = True
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """``tensor.requires_grad_()``: a gradient is wanted where nothing that trains lies behind."""
-        node = Node(lambda _: (), (), self._block)
+        """``tensor.requires_grad_()``: a gradient is wanted where nothing that trains lies behind. The graph holds it."""
+        held = [tensor.data]
+
+        def accumulate(_: object) -> Sequence[Tensor | None]:
+            held.clear()
+            return ()
+
+        node = Node(accumulate, (), self._block)
         self._nodes.append(node)
         return Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node)
 
@@ -419,6 +430,7 @@ class Tape:
             if node.segment != self._block:
                 self._block = node.segment
                 self._mark()
+            self.scope = node.scope
             gradients = list(backward(arrived if node.owns_gradient or node.outputs > 1 else arrived[0]))
             del backward, arrived
             for position, edge in enumerate(node.edges):
@@ -485,7 +497,7 @@ class Tape:
             outer_casts, self._casts = self._casts, {}
             fresh = []
             for position, tensor in enumerate(kept):
-                node = Node(sink(position), (), outer_block)
+                node = Node(sink(position), (), outer_block, scope)
                 self._nodes.append(node)
                 fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
             self._packs, self._pack_limit = 0, packs
@@ -504,7 +516,7 @@ class Tape:
             return sinks
 
         edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
-        node = Node(backward, edges, self._block)
+        node = Node(backward, edges, self._block, self.scope)
         node.owns_gradient = True
         self._nodes.append(node)
         return Tensor(out.storage, out.shape, out.dtype, out.batched, node)

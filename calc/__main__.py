@@ -1,0 +1,92 @@
+"""The command line: ``python -m calc evaluate`` and the catalogs.
+
+Exit status: 0; 1 where a scenario was refused; 2 where the input is no JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from calc.catalog.listing import gpus_text, models_text
+from calc.errors import ScenarioError
+from calc.evaluation import evaluate
+from calc.summary import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+REFUSED = 1
+NO_JSON = 2
+
+
+def answer(scenario: Any) -> dict[str, Any]:
+    """The result of one scenario, or its error."""
+    try:
+        return evaluate(scenario)
+    except ScenarioError as error:
+        return {"error": {"field": error.field, "message": error.message}}
+
+
+def evaluate_lines(lines: Iterable[str], out: TextIO) -> int:
+    """Answers one scenario a line, in order; the exit status."""
+    status = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            scenario = json.loads(line)
+        except json.JSONDecodeError as error:
+            result = {"error": {"field": "scenario", "message": f"no JSON: {error}"}}
+            status = NO_JSON
+        else:
+            result = answer(scenario)
+            if "error" in result:
+                status = max(status, REFUSED)
+        print(json.dumps(result, allow_nan=False), file=out)
+    return status
+
+
+def evaluate_options(options: Sequence[str], out: TextIO) -> int:
+    """Answers ``--key value`` pairs in readable text; values are JSON where they parse as such, else words."""
+    scenario: dict[str, Any] = {}
+    if len(options) % 2 or not all(name.startswith("--") for name in options[::2]):
+        print("give pairs such as --model gpt2 --gpu rtx-4090-24gb", file=sys.stderr)
+        return NO_JSON
+    for name, text in zip(options[::2], options[1::2], strict=True):
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        scenario[name[2:].replace("-", "_")] = value
+    result = answer(scenario)
+    if "error" in result:
+        print(f"{result['error']['field']}: {result['error']['message']}", file=sys.stderr)
+        return REFUSED
+    print(as_text(result), file=out)
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one command."""
+    parser = argparse.ArgumentParser(prog="python -m calc", description="How large a batch a GPU can take.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("evaluate", help="scenarios from standard input, one JSON object a line; or --key value pairs")
+    for name in ("models", "gpus"):
+        listing = commands.add_parser(name, help=f"list the {name}")
+        listing.add_argument("words", nargs="*", help="show only those that match")
+    if arguments[:1] == ["evaluate"]:
+        options = arguments[1:]
+        if not options or options == ["-h"]:
+            parser.parse_args(arguments)
+        return evaluate_options(options, sys.stdout) if options else evaluate_lines(sys.stdin, sys.stdout)
+    parsed = parser.parse_args(arguments)
+    lister = models_text if parsed.command == "models" else gpus_text
+    print(lister(" ".join(parsed.words)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+"""From a scenario to the contract's result, and to the curves that the figures draw."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from calc import accumulation
+from calc.allocator import OutOfMemory
+from calc.batch import Band, band
+from calc.breakdown import components
+from calc.memory import StepMemory, step_memory
+from calc.replay.tape import Phase
+from calc.scenario import Scenario, ZeroGrad, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CURVE_POINTS = 24
+CAPACITY_PROBES = 4
+CAPACITY_STEP_BYTES = 2**26
+
+
+def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer a scenario.
+
+    Parameters
+    ----------
+    given : Mapping
+        The scenario as the contract describes it.
+
+    Returns
+    -------
+    dict
+        The contract's result: JSON values only, bytes as integers.
+
+    Raises
+    ------
+    ScenarioError
+        The field that is wrong and what is allowed.
+    """
+    return evaluate_parsed(parse(given))
+
+
+def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
+    """`evaluate` for a scenario that is already checked."""
+    memory, limits = fitted(scenario)
+    micro_batch = scenario.micro_batch or max(limits.expected, 1)
+    allocation = memory.allocate(micro_batch)
+    peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
+    limit = scenario.gpu.limit_bytes
+    breakdown = components(scenario, memory, micro_batch, allocation)
+    return {
+        "scenario": dict(scenario.filled),
+        "model": {
+            "id": scenario.model.id,
+            "name": scenario.model.name,
+            "family": scenario.model.architecture,
+            "notes": list(scenario.model.notes),
+        },
+        "gpu": {
+            "id": scenario.gpu.id,
+            "name": scenario.gpu.name,
+            "memory_bytes": scenario.gpu.memory_bytes,
+            "overhead_bytes": scenario.gpu.overhead_bytes,
+            "usable_bytes": limit,
+        },
+        "parameters": memory.step.parameter_count,
+        "trainable_parameters": memory.step.trainable_count,
+        "micro_batch": micro_batch,
+        "memory": {
+            "peak_allocated_bytes": allocation.peak_bytes,
+            "peak_reserved_bytes": allocation.reserved_bytes,
+            "process_bytes": allocation.reserved_bytes + scenario.gpu.overhead_bytes,
+            "limit_bytes": limit,
+            "phases": {str(phase.value): nbytes for phase, nbytes in allocation.peaks.items()},
+            "peak_phase": peak_phase.value,
+            "peak_instant": breakdown.instant,
+            "components": [c.as_dict() for c in breakdown.components],
+        },
+        "fits": micro_batch <= limits.expected,
+        "max_micro_batch": limits.expected,
+        "max_micro_batch_safe": limits.safe,
+        "max_micro_batch_optimistic": limits.optimistic,
+        "next_needs_bytes": next_needs_bytes(memory, limits, limit),
+        "plan": _plan(scenario, limits),
+    }
+
+
+def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
+    """The step's memory and the largest micro-batches, with gradients alive in forward where accumulation keeps them."""
+    memory, limits = _fitted(scenario, gradients_kept=scenario.zero_grad is ZeroGrad.KEEP)
+    wanted = scenario.global_batch
+    if wanted is not None and not memory.step.gradients_kept:
+        per_gpu = -(-wanted // scenario.gpus)
+        if per_gpu > (scenario.micro_batch or limits.expected):
+            return _fitted(scenario, gradients_kept=True)
+    return memory, limits
+
+
+def _fitted(scenario: Scenario, *, gradients_kept: bool) -> tuple[StepMemory, Band]:
+    memory = step_memory(scenario, gradients_kept=gradients_kept)
+    return memory, _band(memory, scenario.gpu.limit_bytes)
+
+
+@lru_cache(maxsize=512)
+def _band(memory: StepMemory, limit_bytes: int) -> Band:
+    return band(memory, limit_bytes)
+
+
+def next_needs_bytes(memory: StepMemory, limits: Band, limit_bytes: int) -> int | None:
+    """How much larger the card would have to be for one sample more; None where that is not known.
+
+    At least what the tensors need; where only the allocator's order stands in the way, the capacity at which it finds
+    room, to within a sixteenth of what it first misses.
+    """
+    micro_batch = limits.expected + 1
+    missing = memory.requested_peak(micro_batch) - limit_bytes
+    if missing > 0:
+        return missing
+    low, high = limit_bytes, None
+    for _ in range(CAPACITY_PROBES):
+        probe = low + CAPACITY_STEP_BYTES if high is None else (low + high) // 2
+        try:
+            memory.allocate(micro_batch, probe)
+        except OutOfMemory as error:
+            low = probe if high is not None else probe + error.missing_bytes
+        else:
+            high = probe
+    return None if high is None else high - limit_bytes
+
+
+def _plan(scenario: Scenario, limits: Band) -> dict[str, Any] | None:
+    if scenario.global_batch is None or limits.expected == 0:
+        return None
+    largest = min(scenario.micro_batch or limits.expected, max(limits.expected, scenario.micro_batch or 0))
+    return accumulation.plan(largest, scenario.global_batch, scenario.gpus)
+
+
+def curves(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the figures draw: memory by micro-batch, and memory through one step.
+
+    Raises
+    ------
+    ScenarioError
+        As `evaluate`.
+    """
+    scenario = parse(given)
+    memory, limits = fitted(scenario)
+    micro_batch = scenario.micro_batch or max(limits.expected, 1)
+    batches = _batches(max(limits.optimistic, micro_batch))
+    peaks = [memory.requested_peaks(b) for b in batches]
+    return {
+        "memory": {
+            "micro_batch": batches,
+            "forward_bytes": [p[Phase.FORWARD] for p in peaks],
+            "backward_bytes": [p[Phase.BACKWARD] for p in peaks],
+            "step_bytes": [p[Phase.STEP] for p in peaks],
+            "limit_bytes": scenario.gpu.limit_bytes,
+        },
+        "timeline": timeline(memory, micro_batch),
+        "micro_batch": micro_batch,
+        "max_micro_batch": limits.expected,
+        "max_micro_batch_safe": limits.safe,
+        "max_micro_batch_optimistic": limits.optimistic,
+    }
+
+
+def _batches(largest: int) -> list[int]:
+    """From 1 to a quarter beyond the largest, evenly."""
+    end = max(2, largest + max(1, largest // 4))
+    step = max(1, end // CURVE_POINTS)
+    return sorted({1, largest or 1, *range(step, end + 1, step)})
+
+
+def timeline(memory: StepMemory, micro_batch: int) -> dict[str, Any]:
+    """Bytes alive through forward, backward and the optimizer's step, a few points a block."""
+    labels: list[str] = []
+    phases: list[str] = []
+    alive: list[int] = []
+
+    def point(label: str, phase: Phase, nbytes: int) -> None:
+        labels.append(label)
+        phases.append(phase.value)
+        alive.append(nbytes)
+
+    constant = memory.constant_bytes
+    for label, phase, nbytes in memory.step.profile.walk(micro_batch):
+        point(label, phase, constant + nbytes)
+    after = constant + (0 if memory.step.gradients_kept else memory.step.gradient_bytes)
+    peaks = memory.requested_peaks(micro_batch)
+    point("optimizer step", Phase.STEP, after)
+    point("optimizer step", Phase.STEP, peaks[Phase.STEP])
+    point("gradients freed" if not memory.step.gradients_kept else "gradients kept", Phase.STEP, constant)
+    return {"label": labels, "phase": phases, "allocated_bytes": alive, "peak_index": alive.index(max(alive))}
+

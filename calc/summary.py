@@ -1,0 +1,42 @@
+"""A result in a few lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GIB = 2**30
+
+
+def gib(nbytes: int) -> str:
+    """Bytes as GiB with two decimals."""
+    return f"{nbytes / GIB:.2f} GiB"
+
+
+def answer_sentence(result: Mapping[str, Any]) -> str:
+    """The answer in one sentence, as the page says it."""
+    largest = result["max_micro_batch"]
+    model, card = result["model"]["name"], result["gpu"]["name"]
+    if largest == 0:
+        needed = result["memory"]["peak_allocated_bytes"]
+        return f"Nothing fits yet: {model} needs {gib(needed)} for one sample; {card} gives {gib(result['gpu']['usable_bytes'])}."
+    sentence = f"Micro-batch {largest:,} fits {model} on {card}."
+    if result["next_needs_bytes"] is not None:
+        sentence += f" {largest + 1:,} would need {gib(result['next_needs_bytes'])} more."
+    return f"{sentence} Safe {result['max_micro_batch_safe']:,}, optimistic {result['max_micro_batch_optimistic']:,}."
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """Answer, memory by phase, and the breakdown at the peak."""
+    memory = result["memory"]
+    lines = [
+        answer_sentence(result),
+        f"At micro-batch {result['micro_batch']:,}: {gib(memory['peak_allocated_bytes'])} allocated at the peak "
+        f"({memory['peak_instant']}), {gib(memory['peak_reserved_bytes'])} reserved, "
+        f"{gib(memory['process_bytes'])} for the process.",
+        "Phases: " + ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in memory["phases"].items()),
+    ]
+    lines += [f"  {c['label']:28} {gib(c['bytes']):>12}   {c['formula']}" for c in memory["components"] if c["bytes"]]
+    return "\n".join(lines)
