@@ -223,7 +223,7 @@ def test_what_is_stored_was_not_redirected(browser: Browser, host: Host) -> None
               const [name] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}"));
               const cache = await caches.open(name);
               const responses = await Promise.all((await cache.keys()).map((key) => cache.match(key)));
-              return responses.filter(({redirected, ok}) => redirected || !ok).map(({url}) => url);
+              return responses.filter((response) => response.redirected || !response.ok).length;
             }}"""
         )
-        assert redirected == []
+        assert redirected == 0

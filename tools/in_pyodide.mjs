@@ -2,6 +2,12 @@
 // measured in the page's Python. usage: node tools/in_pyodide.mjs PROGRAM.py [ARGUMENT...]
 import { loadPyodide } from "pyodide";
 
+// Without this Node shows the whole line of the library that failed, a megabyte of it.
+process.on("uncaughtException", ({ message }) => {
+  console.error(message);
+  process.exit(1);
+});
+
 const [program, ...rest] = process.argv.slice(2);
 const pyodide = await loadPyodide();
 pyodide.FS.mkdirTree("/project");

@@ -10,6 +10,12 @@ import path from "node:path";
 import zlib from "node:zlib";
 import { loadPyodide } from "pyodide";
 
+// Without this Node shows the whole line of the library that failed, a megabyte of it.
+process.on("uncaughtException", ({ message }) => {
+  console.error(message);
+  process.exit(1);
+});
+
 const [repacked, out] = process.argv.slice(2).map((folder) => path.resolve(folder));
 const FONTS = "matplotlib/mpl-data/fonts/ttf";
 const BLOCK_BYTES = 4096;
