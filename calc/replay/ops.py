@@ -268,6 +268,7 @@ def layer_norm(x: Tensor, weight: Parameter | Tensor | None, bias: Parameter | T
         result = tape.like(kept)
         of_parameters = [tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands]
         tape.kernel([grad, kept, mean, deviation], [result])
+        tape.kernel([grad, kept], [p for p in of_parameters if p is not None], same_call=True)
         return [result, *of_parameters]
 
     return tape.record(out, [x, *operands], backward)
@@ -548,13 +549,14 @@ class Heads(NamedTuple):
     causal: bool
 
 
-def _log_attention(tape: Tape, heads: Heads, products: int, moves: Sequence[Tensor]) -> None:
+def _log_attention(kind: Fused, heads: Heads, products: int, moves: Sequence[Tensor], *, drops: bool) -> None:
     """A fused kernel of ``products`` matrix products a head; causal kernels skip half."""
     keys = heads.keys // 2 if heads.causal and heads.queries == heads.keys else heads.keys
-    tape.fused_attention(heads.queries, keys or 1, heads.width, products, moves, heads.query)
+    log = moves[0].tape.fused_attention
+    log(kind, heads.queries, keys or 1, heads.width, products, moves, heads.query, drops=drops)
 
 
-def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: bool = False) -> Tensor:
     """FlashAttention-2 (torch's kernel or the package): keeps q, k, v, output and each row's log-sum-exp.
 
     Backward takes an fp32 accumulator for the queries' gradient, a row sum each, and with fewer key than query heads
@@ -565,7 +567,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
         tape.saves()
     out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
     log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
-    _log_attention(tape, heads, 2, [q, k, v, out])
+    _log_attention(Fused.FLASH, heads, 2, [q, k, v, out], drops=drops)
     kept = (q.data, k.data, v.data, out.data, log_sum)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -581,11 +583,13 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
             if heads.key != heads.query
             else []
         )
-        tape.kernel([kept[3], kept[3]], [row_sums])
-        _log_attention(tape, heads, 5, [kept_q, kept_k, kept_v, kept[3], kept[3], *gradients, accumulator, accumulator])
-        tape.kernel([accumulator], [gradients[0]])
+        moved = [kept_q, kept_k, kept_v, kept[3], kept[3], *gradients, accumulator, accumulator]
+        _log_attention(Fused.FLASH, heads, 5, moved, drops=drops)
+        tape.kernel([kept[3], kept[3]], [row_sums], same_call=True)
+        tape.kernel([accumulator], [gradients[0]], same_call=True)
         for i in range(len(whole)):
-            tape.kernel([whole[i]], [gradients[1 + i]])
+            tape.kernel([whole[i]], [gradients[1 + i]], same_call=True)
+        del moved
         del row_sums, accumulator, whole
         return gradients
 
@@ -603,7 +607,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Ten
         tape.saves()
     out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
     log_sum = tape.empty((heads.query, -(-heads.queries // 32) * 32), Dtype.FP32, batched=True)
-    _log_attention(tape, heads, 2, [q, k, v, out])
+    _log_attention(Fused.EFFICIENT, heads, 2, [q, k, v, out], drops=drops)
     kept = (q.data, k.data, v.data, out.data, log_sum, bias.data if bias is not None else None)
     bias_trains = bias is not None and bias.requires_grad
 
@@ -616,12 +620,12 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Ten
         if bias_trains:
             gradients.append(tape.empty((heads.query, heads.queries, heads.keys), kept[0].dtype, batched=True))
         moved = [t for t in (*kept[:4], *gradients, *scratch[1:]) if t is not None]
-        _log_attention(tape, heads, 5, moved)
-        tape.kernel([kept[3], kept[3]], scratch[:1])
+        _log_attention(Fused.EFFICIENT, heads, 5, moved, drops=drops)
+        tape.kernel([kept[3], kept[3]], scratch[:1], same_call=True)
         del scratch, moved
         return gradients
 
-    return tape.record(out, [q, k, v, *([bias] if bias is not None else [])], backward)
+    return tape.record(out, [q, k, v, *([bias] if bias_trains and bias is not None else [])], backward)
 
 
 def math_attention(
@@ -764,19 +768,26 @@ def convolution(
 
 
 def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
-    """``nn.BatchNorm2d`` in training: keeps input, batch mean and reciprocal deviation; 16-bit inputs stay 16-bit."""
+    """``nn.BatchNorm2d`` in training: keeps input, batch mean and reciprocal deviation; 16-bit inputs stay 16-bit.
+
+    Three kernels forward (the count of batches, the statistics, the result) and two backward; on NCHW tensors the sums
+    run one thread block a channel (aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_collect_statistics).
+    """
     tape = x.tape
     operands = [tape.parameter(weight), tape.parameter(bias)]
     channels = weight.shape[0]
     tape.saves()
     out = tape.like(x)
     statistics = [tape.empty((channels,), Dtype.FP32, batched=False) for _ in range(2)]
-    tape.kernel([x, x], [out])
+    tape.kernel([], [])
+    tape.kernel([x], statistics, blocks=channels)
+    tape.kernel([x], [out], same_call=True)
     kept = (x.data, statistics)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(kept[0])
-        tape.kernel([grad, grad, kept[0], kept[0]], [result])
+        tape.kernel([grad, kept[0]], [], blocks=channels)
+        tape.kernel([grad, kept[0]], [result], same_call=True)
         return [result, *(tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands)]
 
     return tape.record(out, [x, *operands], backward)

@@ -51,6 +51,14 @@ class Segment(NamedTuple):
     repeats: int
 
 
+class Fused(Enum):
+    """Attention in one kernel, by the kernel."""
+
+    NONE = "none"
+    FLASH = "flash"
+    EFFICIENT = "memory-efficient"
+
+
 class Kernel(NamedTuple):
     """One kernel launch, for the time model. Sizes are linear in the micro-batch: per sample, then fixed.
 
@@ -58,7 +66,10 @@ class Kernel(NamedTuple):
     What grows with the micro-batch is the rows, or the matrices where ``matrices_per_sample`` is not 0; where
     ``contracts_rows`` the rows are what is summed over, as in a weight's gradient (then the result is columns x inner).
     ``itemsize`` is that of the operands: it selects the matrix rate. ``recomputed`` marks what activation checkpointing
-    runs again in backward. ``fused_attention`` marks kernels that never write their scores.
+    runs again in backward. ``fused`` names kernels that never write an attention's scores, ``drops`` those of them that
+    draw a dropout mask. ``blocks`` is how many thread blocks run at most where that is few (0: as many as fit), as in a
+    sum over all but the channels. ``same_call`` marks what an operation launches after its first kernel: no further
+    cost on the host.
     """
 
     phase: Phase
@@ -76,7 +87,10 @@ class Kernel(NamedTuple):
     matrices_per_sample: int = 0
     matrices_fixed: int = 1
     contracts_rows: bool = False
-    fused_attention: bool = False
+    fused: Fused = Fused.NONE
+    drops: bool = False
+    blocks: int = 0
+    same_call: bool = False
 
 
 class Storage:
@@ -282,7 +296,9 @@ class Tape:
 
     # ---- time
 
-    def kernel(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+    def kernel(
+        self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, blocks: int = 0, same_call: bool = False
+    ) -> None:
         """A kernel bound by memory traffic."""
         if self._phantom:
             return
@@ -292,7 +308,9 @@ class Tape:
                 batched += tensor.nbytes
             else:
                 fixed += tensor.nbytes
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, 0, 0, batched, fixed, 0, 0, 0, 0, 4))
+        sizes = (0, 0, batched, fixed, 0, 0, 0, 0, 4)
+        where = (self._phase, self._block[1], self._recomputing)
+        self.kernels.append(Kernel(*where, *sizes, blocks=blocks, same_call=same_call))
 
     def product(
         self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1,
@@ -318,17 +336,21 @@ class Tape:
             sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
         self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows))
 
-    def fused_attention(self, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int) -> None:
+    def fused_attention(
+        self, kind: Fused, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int,
+        *, drops: bool,
+    ) -> None:  # fmt: skip
         """An attention kernel: ``products`` of ``rows`` x ``keys`` x ``width`` for each of ``count`` heads of a sample.
 
-        ``moves`` is what it reads and writes; the scores stay on the chip.
+        ``moves`` is what it reads and writes; the scores stay on the chip. ``drops``: with dropout.
         """
         if self._phantom:
             return
         flops = 2 * rows * keys * width * products * count
         traffic = sum(t.nbytes for t in moves)
         sizes = (flops, 0, traffic, 0, 0, rows, keys, width, moves[0].dtype.itemsize, count, 0)
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, fused_attention=True))
+        where = (self._phase, self._block[1], self._recomputing)
+        self.kernels.append(Kernel(*where, *sizes, fused=kind, drops=drops))
 
     # ---- autograd
 
@@ -372,7 +394,7 @@ class Tape:
             held.clear()
             return ()
 
-        node = Node(accumulate, (), self._block)
+        node = Node(accumulate, (), self._block, self.scope)
         self._nodes.append(node)
         return Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node)
 
