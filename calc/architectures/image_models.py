@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import resnet
+from calc.architectures import resnet, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 IMAGE_MODELS: dict[str, Architecture] = {
+    "deit": vision_transformers.deit,
+    "vit": vision_transformers.ImageClassifier,
     **dict.fromkeys(resnet.VARIANTS, resnet.ResNet),
 }

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from calc.replay.tape import Dtype, Tensor
+from calc.replay.tape import Dtype, Fused, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,7 +268,8 @@ def layer_norm(x: Tensor, weight: Parameter | Tensor | None, bias: Parameter | T
         result = tape.like(kept)
         of_parameters = [tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands]
         tape.kernel([grad, kept, mean, deviation], [result])
-        tape.kernel([grad, kept], [p for p in of_parameters if p is not None], same_call=True)
+        if any(o.requires_grad for o in operands):
+            tape.kernel([grad, kept], [p for p in of_parameters if p is not None], same_call=True)
         return [result, *of_parameters]
 
     return tape.record(out, [x, *operands], backward)
@@ -596,7 +597,9 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: boo
     return tape.record(out, [q, k, v], backward)
 
 
-def efficient_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor | None = None) -> Tensor:
+def efficient_attention(
+    q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor | None = None, *, drops: bool = False
+) -> Tensor:
     """The memory-efficient kernel (fp32, or a mask): keeps q, k, v, mask, output and log-sum-exp.
 
     Backward takes row sums, and for 16-bit types an fp32 accumulator of the queries' gradient
