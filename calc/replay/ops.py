@@ -733,7 +733,12 @@ def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
 def convolution(
     x: Tensor, weight: Parameter, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
 ) -> Tensor:
-    """``nn.Conv1d/2d/3d``: keeps the weight, and the input where the weight trains. ``x`` is (channels, *positions), ``out_shape`` likewise."""
+    """``nn.Conv1d/2d/3d``: keeps the weight, and the input where the weight trains.
+
+    ``x`` is (channels, *positions), ``out_shape`` likewise. cuDNN's tensor-core kernels take NHWC: each NCHW operand is
+    also read and written once for its conversion (nchwToNhwcKernel in any profile). Depthwise ones are torch's own, on
+    the vector units (aten/src/ATen/native/cuda/DepthwiseConv2d.cu).
+    """
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
     w = tape.cast_parameter(weight, low)
@@ -748,7 +753,9 @@ def convolution(
     rows = prod(out_shape[1:])
     columns = out_shape[0] // groups
     inner = w.numel // out_shape[0]
-    log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=x.nbytes + out.nbytes)
+    depthwise = groups == out_shape[0] == x.shape[0]
+    moved = (x.nbytes + out.nbytes) * (1 if depthwise else 3)
+    log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=moved, vector=depthwise)
     log(rows * groups, columns, inner)
     x_shape, batched, w_shape = x.shape, x.batched, w.shape
     bias_trains = b is not None and b.requires_grad

@@ -69,7 +69,7 @@ class Kernel(NamedTuple):
     runs again in backward. ``fused`` names kernels that never write an attention's scores, ``drops`` those of them that
     draw a dropout mask. ``blocks`` is how many thread blocks run at most where that is few (0: as many as fit), as in a
     sum over all but the channels. ``same_call`` marks what an operation launches after its first kernel: no further
-    cost on the host.
+    cost on the host. ``vector`` marks products off the tensor cores.
     """
 
     phase: Phase
@@ -91,6 +91,7 @@ class Kernel(NamedTuple):
     drops: bool = False
     blocks: int = 0
     same_call: bool = False
+    vector: bool = False
 
 
 class Storage:
@@ -314,13 +315,14 @@ class Tape:
 
     def product(
         self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1,
-        contracts_rows: bool = False, operand_bytes: int | None = None,
+        contracts_rows: bool = False, operand_bytes: int | None = None, vector: bool = False,
     ) -> None:  # fmt: skip
         """A matrix product; rows per sample where batched (else fixed).
 
         ``count`` of them are separate products in one launch (per sample where batched), as in attention.
         ``operand_bytes`` is the traffic of the operands that have the rows, where it is not their size as matrices (a
-        convolution reads each input once, not once for each position of its window).
+        convolution reads each input once, not once for each position of its window). ``vector``: on the GPU's vector
+        units, which compute in fp32, not on its tensor cores.
         """
         if self._phantom:
             return
@@ -334,7 +336,7 @@ class Tape:
             sizes = (flops, 0, traffic, weights, rows, 0, *shape, 0, 1)
         else:
             sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows))
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, vector=vector))
 
     def fused_attention(
         self, kind: Fused, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int,
