@@ -59,7 +59,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
     """Parts of the peak that the allocator counts; they add up to it."""
     phase = max(allocation.peaks, key=lambda p: allocation.peaks[p])
     step = memory.step
-    moving = _moving(memory, micro_batch, phase)
+    moving = moving_bytes(memory, micro_batch, phase)
     activations, activation_parts = moving["activations"]
     found = [
         Component("weights", "Weights", step.weights_bytes, *_weights_formula(scenario, memory)),
@@ -121,7 +121,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
     return Breakdown(tuple(found), _instant(memory, micro_batch, phase))
 
 
-def _moving(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
+def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
     """Bytes of what comes and goes at the phase's peak: gradients, activations by group, logits, casts, temporaries."""
     step = memory.step
     if phase is Phase.STEP:

@@ -63,7 +63,7 @@ def recipe(checkpointing: str = "none", precision: str = "bf16", changes: int = 
             key_value_bytes=2**22,
             recomputes=checkpointing != "none",
         ),
-        shape=ModelShape(gathered_bytes=2 * GIB, gradient_bytes=2 * state * GIB, largest_unit_share=1 / 24),
+        shape=ModelShape(gathered_bytes=2 * GIB, gradient_bytes=2 * state * GIB, block_share=1 / 24),
     )
 
 

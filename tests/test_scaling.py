@@ -25,7 +25,7 @@ COMPONENTS = {
     "temporaries": GB,
     "workspace": GB // 8,
 }
-SHAPE = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=1 / 40)
+SHAPE = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, block_share=1 / 40)
 WORK = Workload(
     forward_seconds=0.1,
     backward_seconds=0.2,
@@ -80,9 +80,7 @@ class TestMemory:
         view = scaling.sharded(
             COMPONENTS,
             Layout(data=8),
-            ModelShape(
-                gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=0.1, gradient_as_bucket_view=True
-            ),
+            ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, block_share=0.1, gradient_as_bucket_view=True),
         )
         assert plain["workspace"] - view["workspace"] == 15 * GB
 
@@ -90,8 +88,14 @@ class TestMemory:
         divided = scaling.sharded(COMPONENTS, Layout(strategy=Strategy.FSDP, data=8), SHAPE)
         assert divided["casts"] == 2 * 15 * GB // 40
 
+    def test_fsdp_keeps_the_root_gathered(self) -> None:
+        shape = ModelShape(gathered_bytes=10 * GB, gradient_bytes=10 * GB, block_share=0.05, root_share=0.2)
+        divided = scaling.sharded(COMPONENTS, Layout(strategy=Strategy.FSDP, data=8), shape)
+        assert divided["casts"] == 3 * GB
+        assert divided["workspace"] == COMPONENTS["workspace"] + 2 * GB
+
     def test_experts_are_spread_over_their_group(self) -> None:
-        shape = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, largest_unit_share=0.1, expert_share=0.8)
+        shape = ModelShape(gathered_bytes=15 * GB, gradient_bytes=15 * GB, block_share=0.1, expert_share=0.8)
         divided = scaling.sharded(COMPONENTS, Layout(data=8, expert=8), shape)
         assert divided["weights"] == pytest.approx(15 * GB * (0.2 + 0.8 / 8))
 

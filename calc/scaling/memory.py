@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from calc.scaling.layout import Layout
 
-GATHERED_UNITS = 2  # FSDP holds the unit at work and the one fetched ahead
+GATHERED_BLOCKS = 2  # FSDP holds the block at work and the one fetched ahead
 DEEPSPEED_BUCKET_BYTES = 2 * 500_000_000  # DeepSpeed's reduce_bucket_size in 16-bit elements
 
 
@@ -60,13 +60,15 @@ def pipeline_activation_share(stages: int, micro_batches: int, chunks: int = 1) 
 class ModelShape:
     """What dividing a model needs to know of it.
 
-    ``gathered_bytes`` are all weights in the dtype they are gathered in, ``gradient_bytes`` all gradients;
-    ``largest_unit_share`` is the largest FSDP unit's part of all parameters, ``expert_share`` the experts' part.
+    ``gathered_bytes`` are all weights in the dtype they are gathered in, ``gradient_bytes`` all gradients. FSDP's units
+    are the blocks, the largest with ``block_share`` of all parameters, and what is left of the model, ``root_share``,
+    which stays gathered. ``expert_share`` is the experts' part of all parameters.
     """
 
     gathered_bytes: int
     gradient_bytes: int
-    largest_unit_share: float
+    block_share: float
+    root_share: float = 0.0
     expert_share: float = 0.0
     gradient_as_bucket_view: bool = False
 
@@ -130,8 +132,9 @@ def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
     own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
     own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
     if layout.strategy.stage == 3:
-        unit = shape.largest_unit_share
-        return _ceil(GATHERED_UNITS * unit * own_weights), _ceil(unit * own_gradients)
+        held = shape.root_share + GATHERED_BLOCKS * shape.block_share
+        largest = max(shape.block_share, shape.root_share)
+        return _ceil(min(1.0, held) * own_weights), _ceil(largest * own_gradients)
     if layout.strategy is Strategy.DDP:
         return 0, 0 if shape.gradient_as_bucket_view else _ceil(own_gradients)
     return 0, _ceil(min(own_gradients, DEEPSPEED_BUCKET_BYTES))
