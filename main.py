@@ -4,17 +4,16 @@ Runs on the main thread in MicroPython; the calculation runs in the worker (calc
 """
 
 import asyncio
-import json
-
 from typing import Any
+
+from pyscript import document, window
+from pyscript.ffi import create_proxy
 
 from page import link, sections
 from page.form import Form, is_known, unknown_notice
 from page.format import fixed
 from page.keep import Keep
 from page.runtime import Failure, Runtime, storage_works
-from pyscript import document, window
-from pyscript.ffi import create_proxy
 
 FIGURE_PAUSE_SECONDS = 0.25
 LATER = ("advice",)
@@ -52,8 +51,12 @@ class Page:
     def __init__(self) -> None:
         self.form = Form(self.changed)
         self.runtime = Runtime()
-        self.mounts = {place.getAttribute("data-section"): place for place in document.querySelectorAll("[data-section]")}
-        self.figures = {place.getAttribute("data-figure"): place for place in document.querySelectorAll("[data-figure]")}
+        self.mounts = {
+            place.getAttribute("data-section"): place for place in document.querySelectorAll("[data-section]")
+        }
+        self.figures = {
+            place.getAttribute("data-figure"): place for place in document.querySelectorAll("[data-figure]")
+        }
         self.html: dict[str, str] = {}
         self.result: dict[str, Any] = {}
         self.numbers_wanted = asyncio.Event()
@@ -300,6 +303,7 @@ class Page:
                     break
                 answer = await self.runtime.ask("figure", name, self.width(place), scenario)
                 if turn == self.latest and answer["ok"]:
+                    place.hidden = "svg" not in answer
                     self.put(place, f"figure-{name}", sections.figure(name, answer))
             if turn == self.latest:
                 mark("app:ready")
@@ -346,8 +350,8 @@ class Page:
         app("loading")
         if not await storage_works():
             self.fail(
-                "This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start without it. "
-                "What you see is an example, computed when this page was built.",
+                "This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start "
+                "without it. What you see is an example, computed when this page was built.",
                 can_retry=False,
             )
             return
@@ -358,41 +362,46 @@ page = Page()
 
 
 def link_changed(_event: Any) -> None:
+    """Take over the scenario of a link that was opened in this page."""
     page.read_link()
     page.remember()
     page.ask()
 
 
 def key_pressed(event: Any) -> None:
-    if (event.ctrlKey or event.metaKey) and event.key.lower() == "z" and event.target.tagName not in ("INPUT", "TEXTAREA"):
+    """Undo and redo with the keyboard, outside text boxes, which have their own."""
+    if (
+        (event.ctrlKey or event.metaKey)
+        and event.key.lower() == "z"
+        and event.target.tagName not in ("INPUT", "TEXTAREA")
+    ):
         event.preventDefault()
         page.step(*((page.future, page.past) if event.shiftKey else (page.past, page.future)))
 
 
 def describe() -> "tuple[str, str]":
+    """Say what the present scenario is, and give its link text."""
     says = [document.querySelector(f'[data-says="{group}"]').textContent for group in ("model", "gpu", "recipe")]
     return "; ".join(says), page.link_text()
 
 
 def load(text: str) -> None:
+    """Show the scenario of a link text."""
     page.form.load(link.read(text))
     page.remember()
     page.ask()
 
 
 def clicked(event: Any) -> None:
+    """Apply a lever."""
     lever = event.target.closest("[data-apply]")
     if lever is not None:
         page.form.apply(link.read(lever.getAttribute("data-apply")))
 
 
 def start_over(_event: Any) -> None:
+    """Go back to the page's first scenario."""
     load("")
-
-
-def widths_changed(_event: Any) -> None:
-    if page.figures_loaded:
-        page.ask()
 
 
 # `window` is a module in MicroPython: its methods are called without their object, which listeners need.

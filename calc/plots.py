@@ -38,14 +38,17 @@ PARTS: Final = (
     "casts",
     "temporaries",
     "workspace",
+    "allocator_rest",
 )
 
 # Colours are names of the page's CSS variables; matplotlib draws each as a colour of its own that nothing else has.
 THEME: Final = {
     name: f"#{0xA10000 + 0x0107 * place:06x}"
     for place, name in enumerate(
-        ("ink", "muted", "grid", "card", "accent", "over", "phase-forward", "phase-backward", "phase-step")
-        + tuple(f"part-{part.replace('_', '-')}" for part in PARTS),
+        (
+            *("ink", "muted", "grid", "card", "accent", "over", "phase-forward", "phase-backward", "phase-step"),
+            *(f"part-{part.replace('_', '-')}" for part in PARTS),
+        ),
         start=1,
     )
 }
@@ -90,11 +93,9 @@ def _gib_text(size_bytes: float) -> str:
     return f"{_gib(size_bytes):,.2f}"
 
 
-def _limit_line(axes: Axes, limit_bytes: int, *, vertical: bool = False) -> None:
+def _limit_line(axes: Axes, limit_bytes: int, label: str | None = None) -> None:
     """Mark what the card leaves to the allocator."""
-    limit = _gib(limit_bytes)
-    draw = axes.axvline if vertical else axes.axhline
-    draw(limit, color=THEME["over"], linewidth=1.4, dashes=(6, 3))
+    axes.axhline(_gib(limit_bytes), color=THEME["over"], linewidth=1.4, dashes=(6, 3), label=label)
 
 
 def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
@@ -109,31 +110,34 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
             linestyle=PHASE_DASHES[phase],
             label=PHASE_LABELS[phase],
         )
-    axes.plot(sizes, [_gib(size) for size in memory["reserved_bytes"]], color=THEME["ink"], linewidth=1, label="Reserved")
-    _limit_line(axes, limit)
-    axes.annotate(
-        "usable", (0, _gib(limit)), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=THEME["over"]
-    )
+    _limit_line(axes, limit, label="Usable")
     safe, optimistic = result.get("max_micro_batch_safe"), result.get("max_micro_batch_optimistic")
     if safe is not None and optimistic is not None:
         axes.axvspan(safe, optimistic + 1e-9, color=THEME["accent"], alpha=0.15, linewidth=0)
     chosen = result["micro_batch"]
     axes.plot(
-        [chosen], [_gib(result["memory"]["peak_reserved_bytes"])], "o", color=THEME["accent"], markersize=7, label="Chosen", zorder=5
+        [chosen],
+        [_gib(result["memory"]["peak_allocated_bytes"])],
+        "o",
+        color=THEME["accent"],
+        markersize=7,
+        label="Chosen",
+        zorder=5,
     )
     axes.set_xlabel("Micro-batch (samples)")
     axes.set_ylabel("Peak memory (GiB)")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.9), handlelength=2.6)
+    legend = axes.figure.legend
+    legend(loc="outside upper center", ncols=3, handlelength=2.4, columnspacing=1.4)
     return Words(
         title="Memory against micro-batch",
         text=(
             f"Peak of each phase as the micro-batch grows. {_gib_text(limit)} GiB can be used; "
             f"{result['max_micro_batch']} samples fit."
         ),
-        columns=("Micro-batch", "Forward (GiB)", "Backward (GiB)", "Optimizer step (GiB)", "Reserved (GiB)"),
+        columns=("Micro-batch", "Forward (GiB)", "Backward (GiB)", "Optimizer step (GiB)"),
         rows=[
             (size, *map(_gib_text, peaks))
             for size, *peaks in zip(
@@ -141,7 +145,6 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
                 memory["forward_bytes"],
                 memory["backward_bytes"],
                 memory["step_bytes"],
-                memory["reserved_bytes"],
                 strict=True,
             )
         ],
@@ -162,7 +165,9 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
             edgecolor=THEME["ink"],
             linewidth=0.6,
         )
-        axes.annotate(_gib_text(part["bytes"]), (_gib(part["bytes"]), place), (4, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            _gib_text(part["bytes"]), (_gib(part["bytes"]), place), (4, 0), textcoords="offset points", va="center"
+        )
     axes.set_yticks(range(len(parts)), [part["label"] for part in parts])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
@@ -173,14 +178,14 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
     total = result["memory"]["peak_allocated_bytes"]
     return Words(
         title=f"Memory at micro-batch {result['micro_batch']}, part by part",
-        text=f"{largest['label']} takes most: {largest['bytes'] / total:.0%} of the {_gib_text(total)} GiB at the peak.",
+        text=f"Most is {largest['label']}: {largest['bytes'] / total:.0%} of the {_gib_text(total)} GiB at the peak.",
         columns=("Part", "GiB", "Share"),
         rows=[(part["label"], _gib_text(part["bytes"]), f"{part['bytes'] / total:.1%}") for part in parts],
     )
 
 
 def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
-    """Samples a second against micro-batch."""
+    """Draw samples a second against micro-batch."""
     throughput = data["throughput"]
     sizes, rates = throughput["micro_batch"], throughput["samples_per_second"]
     axes.plot(sizes, rates, color=THEME["accent"], marker="o", markersize=3.5)
@@ -191,7 +196,7 @@ def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, An
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"))  # noqa: PLR2004
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"))
     return Words(
         title="Throughput against micro-batch",
         text=(
@@ -226,7 +231,12 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
             linewidth=0,
         )
         axes.text(
-            (start + end) / 2, 0.02, PHASE_LABELS[phase], ha="center", va="bottom", transform=axes.get_xaxis_transform(), color=THEME["ink"]
+            min((start + end) / 2, len(alive) - 1),
+            0.02,
+            PHASE_LABELS[phase],
+            ha="right" if end > 0.9 * len(alive) > 0.8 * len(alive) < start else "center",
+            va="bottom",
+            transform=axes.get_xaxis_transform(),
         )
     axes.step(instants, [_gib(size) for size in alive], where="post", color=THEME["ink"], linewidth=1.2)
     peak = timeline["peak_index"]
@@ -250,7 +260,7 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
     axes.set_ylabel("Memory alive (GiB)")
     return Words(
         title=f"One training step at micro-batch {result['micro_batch']}",
-        text=f"Memory alive through the step; the peak, {_gib_text(alive[peak])} GiB, is at: {timeline['label'][peak]}.",
+        text=f"Memory alive through the step. The peak, {_gib_text(alive[peak])} GiB: {timeline['label'][peak]}.",
         columns=("Instant", "Phase", "Alive (GiB)"),
         rows=[
             (label, PHASE_LABELS.get(phase, phase), _gib_text(size))
@@ -259,13 +269,22 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
     )
 
 
-FIGURES: Final[dict[str, tuple[Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words], int]]] = {
-    "parts": (draw_parts, 320),
-    "memory": (draw_memory, 320),
-    "timeline": (draw_timeline, 320),
-    "throughput": (draw_throughput, 300),
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A figure: what fills its axes, its height in pixels, and the curves without which there is none."""
+
+    fill: Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words]
+    height: int
+    needs: str | None = None
+
+
+FIGURES: Final = {
+    "timeline": Kind(draw_timeline, 320, "timeline"),
+    "parts": Kind(draw_parts, 320),
+    "memory": Kind(draw_memory, 320, "memory"),
+    "throughput": Kind(draw_throughput, 300, "throughput"),
 }
-"""The figures by name, in the order in which the page wants them: what draws one, and its height in pixels."""
+"""The figures by name."""
 
 
 def _themed(svg: str, name: str, words: Words) -> str:
@@ -283,7 +302,8 @@ def _themed(svg: str, name: str, words: Words) -> str:
     # The page sets the family; the sizes are the figure's.
     svg = re.sub(r"font-family: [^;\"]*; ?", "", svg)
     head = f'<svg role="img" aria-labelledby="{prefix}title {prefix}description" '
-    labels = f'<title id="{prefix}title">{_escaped(words.title)}</title><desc id="{prefix}description">{_escaped(words.text)}</desc>'
+    title, description = _escaped(words.title), _escaped(words.text)
+    labels = f'<title id="{prefix}title">{title}</title><desc id="{prefix}description">{description}</desc>'
     svg = svg.replace("<svg ", head, 1)
     return re.sub(r"(<svg [^>]*>)", lambda match: match.group(1) + labels, svg, count=1).strip()
 
@@ -307,19 +327,22 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``svg``, ``title``, ``text`` and ``table`` with its ``columns`` and ``rows``.
+        ``svg``, ``title``, ``text`` and ``table`` with its ``columns`` and ``rows``; empty where the scenario has no
+        such curves.
 
     Raises
     ------
     ScenarioError
         Where the scenario is wrong.
     """
-    fill, height = FIGURES[name]
+    kind = FIGURES[name]
     result, data = evaluate(scenario), curves(scenario)
+    if kind.needs and kind.needs not in data:
+        return {}
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width / DOTS_PER_INCH, height / DOTS_PER_INCH), layout="constrained")
+        figure = Figure(figsize=(width / DOTS_PER_INCH, kind.height / DOTS_PER_INCH), layout="constrained")
         FigureCanvasSVG(figure)
-        words = fill(figure.subplots(), result, data)
+        words = kind.fill(figure.subplots(), result, data)
         page = io.StringIO()
         figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return {

@@ -57,7 +57,7 @@ async def load_figures() -> str:
 
 
 def figure(name: str, width: int, scenario_text: str) -> str:
-    """Draw the figure `name`, `width` pixels wide; the envelope holds its ``svg``, ``title``, ``text`` and ``table``."""
+    """Draw the figure `name`, `width` pixels wide; the envelope holds ``svg``, ``title``, ``text`` and ``table``."""
     from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
 
     return _answer(lambda scenario: plots.draw(name, scenario, width), scenario_text)

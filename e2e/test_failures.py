@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import opened, until, value
 from playwright.sync_api import expect
 
+from e2e.driver import opened, until, value
+
 if TYPE_CHECKING:
-    from conftest import Log
     from playwright.sync_api import Browser, Page, Route
+
+    from e2e.driver import Log
 
 SAID_WITHIN_MILLISECONDS = 40_000
 

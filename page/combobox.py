@@ -81,7 +81,11 @@ class Combobox:
         if not visible:
             return
         ids = [option.id for option in visible]
-        place = ids.index(self.active.id) + step if self.active is not None and self.active.id in ids else (0 if step > 0 else -1)
+        place = (
+            ids.index(self.active.id) + step
+            if self.active is not None and self.active.id in ids
+            else (0 if step > 0 else -1)
+        )
         self._activate(visible[place % len(visible)])
 
     def _choose(self, option: Any) -> None:

@@ -12,8 +12,8 @@ def _ungrouped(text: str) -> str:
     for separator in DIGIT_GROUPS:
         if separator in text:
             first, *groups = text.split(separator)
-            whole = all(group.isdigit() and len(group) == 3 for group in groups) and first.lstrip("+-").isdigit()  # noqa: PLR2004
-            if whole and len(first.lstrip("+-")) <= 3:  # noqa: PLR2004 - thousands
+            whole = all(group.isdigit() and len(group) == 3 for group in groups) and first.lstrip("+-").isdigit()
+            if whole and len(first.lstrip("+-")) <= 3:
                 return first + "".join(groups)
     return text
 

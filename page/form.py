@@ -1,7 +1,6 @@
 """The form: what a person set, what the calculation filled in, and what is wrong with it."""
 
 import json
-
 from typing import Any
 
 from pyscript import document
@@ -16,6 +15,12 @@ from page.words import FIELDS, label
 OWN_ENTRIES = {"model": ("hand", "config"), "gpu": ("custom",)}
 BY_HAND = "model.parameters"
 SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
+SHAPE_UNITS = {
+    "sequence_length": "tokens",
+    "target_length": "target tokens",
+    "image_size": "px",
+    "audio_frames": "frames",
+}
 LOG2 = "log2"
 
 
@@ -27,8 +32,8 @@ class Form:
     """
     The scenario as the form holds it.
 
-    `changes` are the dotted keys that differ from the defaults, `wrong` the fields with a message, `on_change` is called
-    with the key after each valid change and with None after an invalid one.
+    `changes` are the dotted keys that differ from the defaults, `wrong` the fields with a message; `on_change` is
+    called with the key after each valid change and with None after an invalid one.
     """
 
     def __init__(self, on_change: Any) -> None:
@@ -36,7 +41,9 @@ class Form:
         self.changes: dict[str, Any] = {}
         self.wrong: dict[str, str] = {}
         self.inputs = {box.name: box for box in document.querySelectorAll("[data-kind]")}
-        self.sliders = {slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")}
+        self.sliders = {
+            slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")
+        }
         self.searches = {key: Combobox(self.inputs[key], self._chosen) for key in OWN_ENTRIES}
         self.enablers = {box.getAttribute("data-enables"): box for box in document.querySelectorAll("[data-enables]")}
         self.automatic = document.querySelector("[data-automatic]")
@@ -90,7 +97,9 @@ class Form:
             self.say(key, "")
         self.say("config", "")
         if self._describes("model") and BY_HAND not in changes:
-            self.config.value = json.dumps(link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")}))
+            self.config.value = json.dumps(
+                link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")})
+            )
         self.show({})
 
     def apply(self, changes: dict[str, Any]) -> None:
@@ -124,7 +133,9 @@ class Form:
 
     def _changed(self, event: Any) -> None:
         target = event.target
-        slider, enables, automatic = (target.getAttribute(f"data-{name}") for name in ("slider", "enables", "automatic"))
+        slider, enables, automatic = (
+            target.getAttribute(f"data-{name}") for name in ("slider", "enables", "automatic")
+        )
         if slider:
             if event.type == "input":
                 self._slid(slider, target)
@@ -188,7 +199,11 @@ class Form:
         except ValueError:
             config = None
         if not isinstance(config, dict) or not config:
-            self.say("config", "Paste the whole content of a config.json: an object that begins with { and ends with }.", wrong=True)
+            self.say(
+                "config",
+                "Paste the whole content of a config.json: an object that begins with { and ends with }.",
+                wrong=True,
+            )
             self.on_change(None)
             return
         for name in [name for name in self.changes if name == "model" or name.startswith("model.") or name in SHAPES]:
@@ -229,7 +244,7 @@ class Form:
 
     def refuse(self, field: str, message: str) -> str:
         """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
-        part = field.split(".")[0]
+        part = field.split(".", maxsplit=1)[0]
         for key in (field, "config" if part == "model" and self.searches["model"].value == "config" else part):
             if key in self.inputs or key == "config":
                 self.say(key, message, wrong=True)
@@ -248,7 +263,7 @@ class Form:
                 self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
             if key in self.wrong or box.isSameNode(document.activeElement):
                 continue
-            value = self.changes.get(key, self.defaults.get(key))
+            value: Any = self.changes.get(key, self.defaults.get(key))
             if key in self.searches:
                 self.searches[key].show(self._own_entry(key) if self._describes(key) else value)
             elif value is not None:
@@ -292,7 +307,7 @@ class Form:
             for field in document.querySelectorAll(f"[data-for-{key}]"):
                 field.hidden = field.getAttribute(f"data-for-{key}") != chosen[key]
         for field in document.querySelectorAll("[data-for-many]"):
-            field.hidden = (get("gpus") or 1) < 2  # noqa: PLR2004 - many
+            field.hidden = (get("gpus") or 1) < 2
         for field in document.querySelectorAll("[data-for-adapters]"):
             field.hidden = get("method") == "full"
         for key, switch in self.enablers.items():
@@ -304,7 +319,9 @@ class Form:
         return self.changes.get(key, self.defaults.get(key))
 
     def _say_groups(self, inputs: list[str]) -> None:
-        shapes = [f"{_typed_value(self._current(shape))} {'tokens' if 'length' in shape else 'px' if shape == 'image_size' else 'frames'}" for shape in inputs if self._current(shape)]
+        shapes = [
+            f"{_typed_value(self._current(shape))} {SHAPE_UNITS[shape]}" for shape in inputs if self._current(shape)
+        ]
         cards = self._current("gpus") or 1
         card = self.inputs["gpu"].value
         wanted = self.changes.get("global_batch")
@@ -320,7 +337,7 @@ class Form:
 
 def is_known(key: str) -> bool:
     """Whether a link's key is part of the contract."""
-    return key.split(".")[0] in link.KEYS
+    return key.split(".", maxsplit=1)[0] in link.KEYS
 
 
 def unknown_notice(keys: list[str]) -> str:

@@ -48,7 +48,7 @@ def significant(number: float, digits: int = 3) -> str:
         return "0"
     decimals = 0
     magnitude = abs(number)
-    while magnitude < 10 ** (digits - 1) and decimals < 12:  # noqa: PLR2004 - nothing shown is smaller
+    while magnitude < 10 ** (digits - 1) and decimals < 12:
         magnitude *= 10
         decimals += 1
     return fixed(int(number * 10**12), 10**12, decimals) if magnitude < 10**15 else f"{number:.3g}"
@@ -86,9 +86,3 @@ def at(result: dict[str, Any], path: str) -> Any:
         else:
             return None
     return value
-
-
-def shown(path: str, raw: object, text: str) -> str:
-    """One result on the page: what a person reads, with its place in the contract's result and its raw value."""
-    value = "" if raw is None else escape(raw)
-    return f'<data data-result="{escape(path)}" data-value="{value}" value="{value}">{escape(text)}</data>'

@@ -1,13 +1,13 @@
 """What a person keeps and shares: the link, saved scenarios, the theme. All of it stays in this browser."""
 
 import json
-
 from typing import Any
 
 from pyscript import document, window
 from pyscript.ffi import create_proxy, to_js
 
 from page.format import escape
+from page.html import tag
 
 PREFIX = "batch-size-optimizer:"
 SAVED_VERSION = 1
@@ -17,16 +17,17 @@ THEMES = ("auto", "light", "dark")
 def kept(key: str) -> "str | None":
     """What this browser keeps for the page under a key; None where there is nothing or it refuses."""
     try:
-        return window.localStorage.getItem(PREFIX + key)
-    except Exception:  # noqa: BLE001 - the browser's refusal, whatever it calls it
+        text: "str | None" = window.localStorage.getItem(PREFIX + key)
+    except Exception:
         return None
+    return text
 
 
 def keep(key: str, text: str) -> bool:
     """Keep a text; False where the browser refuses."""
     try:
         window.localStorage.setItem(PREFIX + key, text)
-    except Exception:  # noqa: BLE001 - the browser's refusal, whatever it calls it
+    except Exception:
         return False
     return True
 
@@ -37,7 +38,11 @@ def read_saved(text: "str | None") -> "list[dict[str, str]]":
         data = json.loads(text or "{}")
     except ValueError:
         return []
-    if not isinstance(data, dict) or data.get("version") != SAVED_VERSION or not isinstance(data.get("scenarios"), list):
+    if (
+        not isinstance(data, dict)
+        or data.get("version") != SAVED_VERSION
+        or not isinstance(data.get("scenarios"), list)
+    ):
         return []
     return [
         {"name": entry["name"], "link": entry["link"]}
@@ -91,11 +96,15 @@ class Keep:
 
         def refused(_error: Any) -> None:
             by_id("share-link").select()
-            by_id("share-said").textContent = "This browser lets no page copy here: the link is selected, copy it with the keyboard."
+            by_id(
+                "share-said"
+            ).textContent = "This browser lets no page copy here: the link is selected, copy it with the keyboard."
 
         try:
-            window.navigator.clipboard.writeText(by_id("share-link").value).then(create_proxy(done), create_proxy(refused))
-        except Exception:  # noqa: BLE001 - no clipboard at all, as without HTTPS
+            window.navigator.clipboard.writeText(by_id("share-link").value).then(
+                create_proxy(done), create_proxy(refused)
+            )
+        except Exception:
             refused(None)
 
     # Save
@@ -107,8 +116,18 @@ class Keep:
 
     def _show_saved(self, said: str) -> None:
         rows = "".join(
-            f'<li><button type="button" class="quiet" data-open="{place}">{escape(entry["name"])}</button>'
-            f'<button type="button" class="quiet" data-remove="{place}" aria-label="Remove {escape(entry["name"])}">Remove</button></li>'
+            tag(
+                "li",
+                tag("button", escape(entry["name"]), type="button", class_="quiet", data_open=place),
+                tag(
+                    "button",
+                    "Remove",
+                    type="button",
+                    class_="quiet",
+                    data_remove=place,
+                    aria_label=f"Remove {entry['name']}",
+                ),
+            )
             for place, entry in enumerate(self.saved)
         )
         by_id("keep-list").innerHTML = rows or "<li>Nothing saved yet.</li>"

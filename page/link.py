@@ -5,7 +5,6 @@ Keys are the contract's, nested ones dotted; only what differs from the page's d
 """
 
 import json
-
 from typing import Any
 
 VERSION = 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-
 from typing import Any
 
 from pyscript import document, window, workers
@@ -133,6 +132,7 @@ class Runtime:
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
         """Call an exported function and read its envelope."""
+
         async def call() -> Any:
             return await getattr(self.worker, name)(*arguments)
 
@@ -159,21 +159,13 @@ class Runtime:
 async def storage_works() -> bool:
     """Whether the browser lets this page keep data; the runtime needs that, and sandboxed frames refuse it."""
     settled = asyncio.Event()
-    answer = {"ok": False}
-
-    def say(ok: bool) -> Any:  # noqa: FBT001
-        def handler(_event: Any) -> None:
-            answer["ok"] = ok
-            settled.set()
-
-        return create_proxy(handler)
-
     try:
         request = window.indexedDB.open("batch-size-optimizer-probe")
-    except Exception:  # noqa: BLE001 - the browser's refusal, whatever it calls it
+    except Exception:
         return False
-    request.onsuccess, request.onerror = say(True), say(False)
+    request.onsuccess = request.onerror = create_proxy(lambda _event: settled.set())
     await settled.wait()
-    if answer["ok"]:
-        request.result.close()
-    return answer["ok"]
+    if request.error:
+        return False
+    request.result.close()
+    return True

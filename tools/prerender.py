@@ -6,13 +6,14 @@ The same functions draw them later in the page, so what is pre-built and what is
 from __future__ import annotations
 
 import re
-from html import escape
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calc import plots
 from calc.catalog import custom
 from calc.catalog import gpus as gpu_catalog
 from calc.catalog import models as model_catalog
+from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.scenario import (
     DEFAULT_AUDIO_FRAMES,
@@ -24,14 +25,16 @@ from calc.scenario import (
     MAX_GPUS,
     MAX_IMAGE,
     MAX_SEQUENCE,
+    parse,
 )
 from page import link, sections
 from page.defaults import SCENARIO
-from page.format import GIB, parameters
+from page.format import GIB, escape, parameters
+from page.html import tag
 from page.words import CHOICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 FIGURE_WIDTH = 780
 INPUTS = ("sequence_length", "target_length", "image_size", "audio_frames")
@@ -51,17 +54,39 @@ NUMBERS = {
 }
 
 
-def models() -> Iterable[tuple[str, str, str, str, str]]:
-    """Yield the search box's models: id, name, group, size, and the inputs that each takes."""
+@dataclass(frozen=True)
+class Choice:
+    """An entry of a search box; `inputs` are the input sizes that a model takes."""
+
+    id: str
+    name: str
+    group: str
+    note: str
+    inputs: str = ""
+
+
+OWN_MODELS = (
+    Choice("hand", "By parameter count \N{HORIZONTAL ELLIPSIS}", "", "your own", INPUTS[0]),
+    Choice("config", "Paste a config.json \N{HORIZONTAL ELLIPSIS}", "", "your own", INPUTS[0]),
+)
+OWN_CARDS = (Choice("custom", "Another card \N{HORIZONTAL ELLIPSIS}", "", "your own"),)
+
+
+def models() -> Iterator[Choice]:
+    """Yield the models that the calculation can answer for."""
     for model in model_catalog.presets():
+        try:
+            parse({"model": model.id})
+        except ScenarioError:
+            continue
         inputs = " ".join(name for name in INPUTS if getattr(model, name) is not None)
-        yield model.id, model.name, model.group, parameters(model.parameters), inputs
+        yield Choice(model.id, model.name, model.group, parameters(model.parameters), inputs)
 
 
-def cards() -> Iterable[tuple[str, str, str, str, str]]:
-    """Yield the search box's cards: id, name, group, memory, no inputs."""
+def cards() -> Iterator[Choice]:
+    """Yield the cards."""
     for gpu in gpu_catalog.gpus():
-        yield gpu.id, gpu.name, gpu.group, f"{gpu.memory_bytes / GIB:.3g} GiB", ""
+        yield Choice(gpu.id, gpu.name, gpu.group, f"{gpu.memory_bytes / GIB:.3g} GiB")
 
 
 def fill(html: str, attribute: str, value: str, content: str) -> str:
@@ -81,7 +106,7 @@ def fill(html: str, attribute: str, value: str, content: str) -> str:
 
 def with_attributes(html: str, identifier: str, attributes: Mapping[str, object]) -> str:
     """Add attributes to the one element with this id."""
-    added = "".join(f' {name}="{escape(str(value))}"' for name, value in attributes.items())
+    added = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
     pattern = re.compile(rf'(<\w+ id="{re.escape(identifier)}"[^<>]*)>')
     html, found = pattern.subn(lambda match: f"{match.group(1)}{added}>", html)
     if found != 1:
@@ -92,31 +117,46 @@ def with_attributes(html: str, identifier: str, attributes: Mapping[str, object]
 def options(key: str, chosen: object) -> str:
     """Return a select's options."""
     return "".join(
-        f'<option value="{escape(value)}" title="{escape(meaning)}"{" selected" if value == chosen else ""}>{escape(label)}</option>'
+        tag("option", escape(label), value=value, title=meaning, selected=value == chosen)
         for value, (label, meaning) in CHOICES[key].items()
     )
 
 
-def entries(kind: str, rows: Iterable[tuple[str, str, str, str, str]], chosen: str, own: Mapping[str, str]) -> str:
-    """Return the entries of a search box: each an id, a name, a group, a note, the inputs it takes; one's own last."""
-    groups: dict[str, list[str]] = {}
-
-    def entry(identifier: str, name: str, group: str, note: str, inputs: str) -> str:
-        return (
-            f'<li role="option" id="{kind}-{escape(identifier)}" aria-selected="{str(identifier == chosen).lower()}" '
-            f'data-value="{escape(identifier)}" data-label="{escape(name)}" data-inputs="{escape(inputs)}" '
-            f'data-search="{escape(f"{name} {identifier} {group} {note}".lower())}"><span>{escape(name)}</span><small>{escape(note)}</small></li>'
-        )
-
-    for identifier, name, group, note, inputs in rows:
-        groups.setdefault(group, []).append(entry(identifier, name, group, note, inputs))
-    listed = "".join(
-        f'<li role="group" aria-label="{escape(group)}"><div class="group-title" aria-hidden="true">{escape(group)}</div>'
-        f'<ul role="presentation">{"".join(items)}</ul></li>'
-        for group, items in groups.items()
+def entry(kind: str, choice: Choice, *, selected: bool) -> str:
+    """Return one entry of a search box."""
+    return tag(
+        "li",
+        tag("span", escape(choice.name)),
+        tag("small", escape(choice.note)),
+        role="option",
+        id=f"{kind}-{choice.id}",
+        aria_selected=str(selected).lower(),
+        data_value=choice.id,
+        data_label=choice.name,
+        data_inputs=choice.inputs,
+        data_search=f"{choice.name} {choice.id} {choice.group} {choice.note}".lower(),
     )
-    owned = "".join(entry(identifier, name, "", "your own", INPUTS[0]) for identifier, name in own.items())
-    return f'{listed}{owned}<li class="nothing" role="presentation" hidden>Nothing by that name.</li>'
+
+
+def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
+    """Return the entries of a search box in their groups, and what opens fields of one's own last."""
+    groups: dict[str, list[str]] = {}
+    for choice in choices:
+        groups.setdefault(choice.group, []).append(entry(kind, choice, selected=choice.id == SCENARIO[kind]))
+    listed = [
+        tag(
+            "li",
+            tag("div", escape(group), class_="group-title", aria_hidden="true"),
+            tag("ul", *items, role="presentation"),
+            role="group",
+            aria_label=group,
+        )
+        for group, items in groups.items()
+    ]
+    owned = [entry(kind, choice, selected=False) for choice in own]
+    return "".join(
+        [*listed, *owned, tag("li", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)]
+    )
 
 
 def prerender(html: str) -> str:
@@ -133,7 +173,7 @@ def prerender(html: str) -> str:
         The page with every choice, and with the default scenario's result and figures.
     """
     result = evaluate(SCENARIO)
-    filled = link.flattened(result["scenario"])
+    filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
         if f'name="{key}"' in html:
             html = fill(html, "name", key, options(key, filled.get(key)))
@@ -141,16 +181,14 @@ def prerender(html: str) -> str:
         value = filled.get(key)
         shown = default if value is None else value
         html = with_attributes(html, key, {"data-min": low, "data-max": high, "value": f"{shown:,}"})
-    for key, catalog, rows, own in (
-        ("model", "models", models(), {"hand": "By parameter count \N{HORIZONTAL ELLIPSIS}", "config": "Paste a config.json \N{HORIZONTAL ELLIPSIS}"}),
-        ("gpu", "gpus", cards(), {"custom": "Another card \N{HORIZONTAL ELLIPSIS}"}),
-    ):
-        html = fill(html, "data-catalog", catalog, entries(key, rows, SCENARIO[key], own))
+    for key, catalog, choices, own in (("model", "models", models(), OWN_MODELS), ("gpu", "gpus", cards(), OWN_CARDS)):
+        html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
     for name, section in sections.SECTIONS.items():
         html = fill(html, "data-section", name, section(result))
     for name in plots.FIGURES:
         html = fill(html, "data-figure", name, sections.figure(name, plots.draw(name, SCENARIO, FIGURE_WIDTH)))
+    html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)
     return re.sub(
         r'(<section [^<>]*data-shows="(\w+)")',
         lambda match: match.group(1) + ("" if result.get(match.group(2)) else " hidden"),

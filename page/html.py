@@ -1,0 +1,57 @@
+"""HTML as text: one function, so that every attribute is quoted and no tag is left open."""
+
+from page.format import escape
+
+VOID = ("input", "br", "hr", "img")
+
+
+def tag(name: str, *inside: str, **attributes: object) -> str:
+    """
+    One element: its content is HTML already, its attributes are text.
+
+    An attribute's name is written with underscores (``class_``, ``data_result``); True stands for an attribute without
+    a value, None and False for one that is left out.
+    """
+    head = name
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        attribute = key.rstrip("_").replace("_", "-")
+        head += f" {attribute}" if value is True else f' {attribute}="{escape(value)}"'
+    return f"<{head}>" if name in VOID else f"<{head}>{''.join(inside)}</{name}>"
+
+
+def shown(path: str, raw: object, text: str) -> str:
+    """One result on the page: what a person reads, with its place in the contract's result and its raw value."""
+    value = "" if raw is None else raw
+    return tag("data", escape(text), data_result=path, data_value=value, value=value)
+
+
+def fact(title: str, html: str, *, hint: "str | None" = None, peak: bool = False) -> str:
+    """One number under its name, for a list of the class ``numbers``."""
+    return tag("div", tag("dt", escape(title), title=hint), tag("dd", html), class_="peak" if peak else None)
+
+
+def numbers(*facts: str) -> str:
+    """A row of facts."""
+    return tag("dl", *facts, class_="numbers")
+
+
+def why(name: str, html: str, explanation: str) -> str:
+    """Some words with a dotted underline that opens their explanation."""
+    return tag("button", html, type="button", class_="why", popovertarget=f"why-{name}") + tag(
+        "span", explanation, popover=True, id=f"why-{name}", class_="explanation", role="note"
+    )
+
+
+def more(name: str, summary: str, *inside: str, class_: str) -> str:
+    """Something folded that opens; what was open stays open when the result changes."""
+    return tag("details", tag("summary", summary), *inside, id=name, class_=class_)
+
+
+def table(label: str, columns: "list[str]", rows: "list[list[str]]", *, class_: "str | None" = None) -> str:
+    """A table that scrolls sideways by itself; cells are HTML, the first of a row is its heading."""
+    head = tag("tr", *[tag("th", column, scope="col") for column in columns])
+    body = "".join(tag("tr", tag("th", row[0], scope="row"), *[tag("td", cell) for cell in row[1:]]) for row in rows)
+    inside = tag("table", tag("thead", head), tag("tbody", body), class_=class_)
+    return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=label)
