@@ -36,11 +36,21 @@ def _runs_in(q: Tensor) -> Dtype:
     return q.dtype if autocast is None else autocast.dtype
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0, mask: Tensor | None = None) -> Tensor:
-    """``F.scaled_dot_product_attention`` by the kernel torch takes on CUDA.
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: Heads,
+    *,
+    dropout: float = 0.0,
+    mask: Tensor | None = None,
+    heads_first: bool = False,
+) -> Tensor:
+    """``F.scaled_dot_product_attention`` by the kernel torch takes on CUDA, its result as one row a token.
 
     flash: 16-bit, no mask, equal widths up to 256; memory-efficient: the rest with whole heads; math: grouped keys
-    where the flash kernel can't run.
+    where the flash kernel can't run. ``heads_first``: the queries lie in memory head by head, not token by token; the
+    flash kernel's output does so too, and must be copied into rows.
     """
     dtype = _runs_in(q)
     q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
@@ -50,13 +60,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, dropout: float = 0.0,
             wide = heads.width + padded
             q, k, v = (ops.pad_last(t, wide, heads.width) for t in (q, k, v))
             heads = heads._replace(width=wide, value_width=wide)
-        return ops.flash_attention(q, k, v, heads)
+        out = ops.flash_attention(q, k, v, heads, drops=dropout > 0, heads_first=heads_first)
+        return ops.copy(out) if heads_first else out
     alignment = 8 if dtype.itemsize == 2 else 4
     if heads.key == heads.query and heads.width % alignment == 0 and heads.value_width % alignment == 0:
         bias = None
         if mask is not None:
-            bias = q.tape.empty(mask.shape, dtype, batched=mask.batched) if mask.dtype is Dtype.BOOL else ops.cast(mask, dtype)
-        return ops.efficient_attention(q, k, v, heads, bias)
+            boolean = mask.dtype is Dtype.BOOL
+            bias = q.tape.empty(mask.shape, dtype, batched=True) if boolean else ops.cast(mask, dtype)
+        return ops.efficient_attention(q, k, v, heads, bias, drops=dropout > 0)
     out = ops.math_attention(q, k, v, heads, dropout_probability=dropout, mask=mask)
     return ops.copy(out)
 
@@ -71,23 +83,29 @@ def eager(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     fp32_softmax: bool = True,
+    softcap: bool = False,
 ) -> Tensor:
-    """Scores as a matrix: product, scale, bias, mask, softmax (in fp32, cast back), dropout, product."""
+    """Scores as a matrix: product, scale, soft-cap, bias, mask, softmax (in fp32, cast back), dropout, product."""
     if heads.key != heads.query:
         k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
-    dtype = _runs_in(q)
+    wanted = q.dtype
     scores = ops.scale(ops.matmul(q, k, (heads.query, heads.queries, heads.keys), heads.width))
+    if softcap:
+        scores = ops.scale(scores)
+        scores = ops.pointwise(scores, keeps="output")
+        scores = ops.scale(scores)
     if bias is not None:
         scores = ops.add(scores, bias)
     if mask is not None:
         scores = ops.add(scores, mask)
     weights = ops.softmax(scores, Dtype.FP32 if fp32_softmax else None)
     del scores
-    weights = ops.cast(weights, dtype) if fp32_softmax else weights
+    weights = ops.cast(weights, wanted) if fp32_softmax else weights
     weights = ops.dropout(weights, dropout)
     out = ops.matmul(weights, v, (heads.query, heads.queries, heads.value_width), heads.keys)
+    out = ops.copy(out).view(heads.queries, heads.query * heads.value_width)
     del weights
-    return ops.copy(out).view(heads.queries, heads.query * heads.value_width)
+    return out
 
 
 def attend(
@@ -101,21 +119,28 @@ def attend(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     fp32_softmax: bool = True,
+    softcap: bool = False,
+    heads_first: bool = False,
 ) -> Tensor:
     """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``.
 
     ``bias`` is a learned position bias (heads, queries, keys); no flash kernel takes one.
-    ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not).
+    ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not). ``softcap``:
+    it soft-caps the scores (Gemma 2); torch's fused kernel never does.
+    ``heads_first``: see `sdpa`.
     """
     if kind == "eager":
-        return eager(q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax)
+        return eager(
+            q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax, softcap=softcap
+        )
     if bias is not None:
         mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
         return sdpa(q, k, v, heads._replace(causal=False), dropout=dropout, mask=mask)
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
-        return ops.flash_attention(*(ops.cast(t, dtype) for t in (q, k, v)), heads)
+        q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
+        return ops.flash_attention(q, k, v, heads, drops=dropout > 0)
     if heads.key != heads.query and mask is not None:
         k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
         heads = heads._replace(key=heads.query)
-    return sdpa(q, k, v, heads, dropout=dropout, mask=mask)
+    return sdpa(q, k, v, heads, dropout=dropout, mask=mask, heads_first=heads_first)

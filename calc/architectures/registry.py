@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import decoders, encoders
+from calc.architectures import decoders, encoder_decoders, encoders, llama_like
 from calc.architectures.image_models import IMAGE_MODELS
 
 if TYPE_CHECKING:
@@ -14,9 +14,23 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bert": encoders.Bert,
     "camembert": encoders.Roberta,
     "distilbert": encoders.DistilBert,
+    "gemma": llama_like.gemma,
+    "gemma2": llama_like.gemma2,
+    "gemma3_text": llama_like.gemma3,
     "gpt2": decoders.GPT2,
-    "llama": decoders.Llama,
+    "gpt_neox": llama_like.gpt_neox,
+    "llama": llama_like.llama,
+    "mistral": llama_like.llama,
+    "mt5": encoder_decoders.T5,
+    "olmo": llama_like.olmo,
+    "olmo2": llama_like.olmo2,
+    "opt": llama_like.opt,
+    "phi": llama_like.phi,
+    "phi3": llama_like.phi3,
+    "qwen2": llama_like.qwen2,
+    "qwen3": llama_like.qwen3,
     "roberta": encoders.Roberta,
+    "t5": encoder_decoders.T5,
     "xlm-roberta": encoders.Roberta,
     **IMAGE_MODELS,
 }

@@ -557,11 +557,15 @@ def _log_attention(kind: Fused, heads: Heads, products: int, moves: Sequence[Ten
     log(kind, heads.queries, keys or 1, heads.width, products, moves, heads.query, drops=drops)
 
 
-def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: bool = False) -> Tensor:
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: bool = False, heads_first: bool = False
+) -> Tensor:
     """FlashAttention-2 (torch's kernel or the package): keeps q, k, v, output and each row's log-sum-exp.
 
     Backward takes an fp32 accumulator for the queries' gradient, a row sum each, and with fewer key than query heads
     whole-size gradients of keys and values (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd).
+    ``heads_first``: the output lies head by head in memory, and backward takes a contiguous copy of it
+    (aten/src/ATen/native/transformers/cuda/attention_backward.cu, _flash_attention_backward).
     """
     tape = q.tape
     if tape.recording and q.requires_grad:
@@ -577,6 +581,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: boo
         gradients = [tape.like(kept_q), tape.like(kept_k), tape.like(kept_v)]
         rows = heads.query * (-(-heads.queries // 128) * 128)
         multiple = 32 if heads.width <= 128 else 64
+        contiguous = tape.like(kept[3]) if heads_first else None
         row_sums = tape.empty((rows,), Dtype.FP32, batched=True)
         accumulator = tape.empty((rows, -(-heads.width // multiple) * multiple), Dtype.FP32, batched=True)
         whole = (
@@ -591,7 +596,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads, *, drops: boo
         for i in range(len(whole)):
             tape.kernel([whole[i]], [gradients[1 + i]], same_call=True)
         del moved
-        del row_sums, accumulator, whole
+        del row_sums, accumulator, whole, contiguous
         return gradients
 
     return tape.record(out, [q, k, v], backward)

@@ -1,0 +1,273 @@
+"""What decoders share: normalizations, rotary positions, feed-forwards, masks, and the language-model loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from calc.architectures.activations import activation
+from calc.replay import ops
+from calc.replay.layers import LayerNorm, Linear, RMSNorm
+from calc.replay.tape import Dtype, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from calc.replay.layers import Build
+    from calc.replay.tape import Tape
+
+
+# ---- normalizations
+
+
+class NormKind(Enum):
+    """A normalization by what its implementation does, which decides what autograd keeps."""
+
+    RMS = "fp32 root mean square, cast back, then the weight"
+    RMS_WEIGHT_FIRST = "fp32 root mean square and weight, then the cast"
+    RMS_PLUS_ONE = "fp32 root mean square times one plus the fp32 weight, then the cast"
+    LAYER = "LayerNorm"
+    LAYER_NO_BIAS = "LayerNorm without bias"
+    LAYER_BARE = "LayerNorm without weight and bias, in fp32"
+    LAYER_COMPOSED = "LayerNorm without bias composed of single operations in fp32"
+    LAYER_PLUS_ONE = "LayerNorm with one plus the weight, run in autocast's type"
+
+
+def norm(build: Build, kind: NormKind, name: str, width: int, *, heads: int = 1) -> Callable[[Tensor], Tensor]:
+    """A normalization over ``width`` values; ``heads`` have a weight each (Cohere's of queries and keys)."""
+    if kind is NormKind.LAYER_COMPOSED:
+        return ComposedLayerNorm(build, name, width, heads)
+    if kind is NormKind.LAYER_PLUS_ONE:
+        return PlusOneLayerNorm(build, name, width)
+    if kind is NormKind.LAYER_BARE:
+        return BareLayerNorm(build, name, width)
+    if kind in (NormKind.LAYER, NormKind.LAYER_NO_BIAS):
+        return LayerNorm(build, name, width, bias=kind is NormKind.LAYER)
+    return RMSNorm(build, name, width, order=_RMS_ORDERS[kind])
+
+
+_RMS_ORDERS = {
+    NormKind.RMS: "cast-then-scale",
+    NormKind.RMS_WEIGHT_FIRST: "scale-then-cast",
+    NormKind.RMS_PLUS_ONE: "plus-one-scale-then-cast",
+}
+
+
+class BareLayerNorm(LayerNorm):
+    """OlmoLayerNorm: no parameters, computed in fp32 whatever the type (models/olmo/modeling_olmo.py)."""
+
+    def __init__(self, build: Build, name: str, width: int) -> None:
+        super().__init__(build, name, width, weight=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.cast(super().__call__(ops.cast(x, Dtype.FP32)), x.dtype)
+
+
+class PlusOneLayerNorm:
+    """NemotronLayerNorm1P: the weight plus one, everything cast to autocast's type (models/nemotron)."""
+
+    def __init__(self, build: Build, name: str, width: int) -> None:
+        self.width = width
+        self.weight = build.parameter(f"{name}.weight", (width,))
+        self.bias = build.parameter(f"{name}.bias", (width,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tape = x.tape
+        outer = tape.autocast
+        weight, bias = ops.shift(tape.parameter(self.weight)), tape.parameter(self.bias)
+        if outer is not None:
+            x, weight, bias = (ops.cast(t, outer.dtype) for t in (x, weight, bias))
+        tape.autocast = None
+        out = ops.layer_norm(x, weight, bias, x.numel // self.width)
+        tape.autocast = outer
+        return out
+
+
+class ComposedLayerNorm:
+    """CohereLayerNorm: mean, difference, square, mean, difference again, products (models/cohere)."""
+
+    def __init__(self, build: Build, name: str, width: int, heads: int) -> None:
+        self.width = width
+        self.weight = build.parameter(f"{name}.weight", (heads, width) if heads > 1 else (width,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tape, dtype, groups = x.tape, x.dtype, x.numel // self.width
+        x = ops.cast(x, Dtype.FP32)
+        mean = ops.mean_last(x, groups)
+        variance = ops.mean_last(ops.power(ops.subtract(x, mean)), groups)
+        x = ops.mul(ops.subtract(x, mean), ops.pointwise(ops.shift(variance), keeps="output", temporaries=2))
+        return ops.cast(ops.mul(ops.cast(tape.parameter(self.weight), Dtype.FP32), x), dtype)
+
+
+# ---- positions
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions as one implementation applies them.
+
+    ``width``: the rotated part of a head. ``wide_tables``: cosine and sine stay fp32, the result is cast back.
+    ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
+    its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE).
+    """
+
+    width: int
+    wide_tables: bool = False
+    wide_inputs: bool = False
+    tables_per_layer: bool = False
+    scaled: bool = True
+
+
+class RotaryTables:
+    """Cosine and sine of each position, made once a forward in fp32 and cast to the model's type."""
+
+    def __init__(self, tape: Tape, tokens: int, rotary: Rotary, dtype: Dtype) -> None:
+        angles = tape.empty((tokens, rotary.width), Dtype.FP32, batched=False)
+        kept = Dtype.FP32 if rotary.wide_tables else dtype
+        self.cos = ops.cast(tape.like(angles), kept)
+        self.sin = ops.cast(tape.like(angles), kept)
+
+
+def rotary_buffers(build: Build, width: int) -> None:
+    """The inverse frequencies and their original, which every rotary module registers."""
+    for _ in range(2):
+        build.buffer(width // 2 * Dtype.FP32.itemsize)
+
+
+def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[Tensor, Tensor]:
+    """Queries and keys (tokens, heads, width) turned by their positions (apply_rotary_pos_emb)."""
+    cos, sin = tables.cos, tables.sin
+    if rotary.tables_per_layer:
+        cos, sin = ops.copy(cos), ops.copy(sin)
+    types = q.dtype, k.dtype
+    width = q.shape[-1]
+    if rotary.width < width:
+        q_turned, k_turned = ((x.shape[0], x.shape[1], rotary.width) for x in (q, k))
+        q_rest, k_rest = ((x.shape[0], x.shape[1], width - rotary.width) for x in (q, k))
+        q_part, q_pass = ops.narrow(q, q_turned), ops.narrow(q, q_rest)
+        k_part, k_pass = ops.narrow(k, k_turned), ops.narrow(k, k_rest)
+        q_part, k_part = ops.rotary(q_part, cos, sin), ops.rotary(k_part, cos, sin)
+        return ops.cat([q_part, q_pass]).view(*q.shape), ops.cat([k_part, k_pass]).view(*k.shape)
+    if rotary.wide_inputs:
+        q, k = ops.cast(q, Dtype.FP32), ops.cast(k, Dtype.FP32)
+    q, k = ops.rotary(q, cos, sin), ops.rotary(k, cos, sin)
+    if rotary.wide_tables or rotary.wide_inputs:
+        q, k = ops.cast(q, types[0]), ops.cast(k, types[1])
+    return q, k
+
+
+# ---- masks
+
+
+def causal_mask(tape: Tape, kind: str, tokens: int, dtype: Dtype, window: int | None = None) -> Tensor | None:
+    """The mask that transformers/masking_utils.py makes once a forward; None where the kernel is told "causal".
+
+    Eager code adds a number per sample and pair of positions; torch's fused kernels need a mask only where a sliding
+    window is shorter than the sequence, and get a boolean one that all samples share.
+    """
+    if kind == "eager":
+        pairs = tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
+        mask = tape.empty((1, tokens, tokens), dtype, batched=True)
+        tape.kernel([pairs], [mask])
+        return mask
+    if kind == "sdpa" and window is not None and tokens >= window:
+        return tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
+    return None
+
+
+# ---- feed-forwards
+
+
+class GatedMLP:
+    """``down(act(gate(x)) * up(x))`` (LlamaMLP)."""
+
+    def __init__(
+        self, build: Build, hidden: int, inner: int, act: str, *, bias: bool = False, dropout: float = 0.0
+    ) -> None:
+        self.act = act
+        self.dropout = dropout
+        self.gate = build.linear("gate_proj", hidden, inner, bias=bias)
+        self.up = build.linear("up_proj", hidden, inner, bias=bias)
+        self.down = build.linear("down_proj", inner, hidden, bias=bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.dropout(self.down(ops.mul(activation(self.act, self.gate(x)), self.up(x))), self.dropout)
+
+
+class FusedGatedMLP:
+    """Gate and up in one product, then halves of it (Phi3MLP)."""
+
+    def __init__(self, build: Build, hidden: int, inner: int, act: str) -> None:
+        self.act = act
+        self.inner = inner
+        self.gate_up = build.linear("gate_up_proj", hidden, 2 * inner, bias=False)
+        self.down = build.linear("down_proj", inner, hidden, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        half = (x.shape[0], self.inner)
+        gate, up = ops.split(self.gate_up(x), [half, half])
+        up = ops.mul(up, activation(self.act, gate))
+        return self.down(up)
+
+
+class PlainMLP:
+    """``down(act(up(x)))`` under the names that the implementation gives them."""
+
+    def __init__(
+        self,
+        build: Build,
+        names: tuple[str, str],
+        hidden: int,
+        inner: int,
+        act: str,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        self.act = act
+        self.dropout = dropout
+        self.up = build.linear(names[0], hidden, inner, bias=bias)
+        self.down = build.linear(names[1], inner, hidden, bias=bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        x = activation(self.act, x)
+        x = self.down(x)
+        return ops.dropout(x, self.dropout)
+
+
+# ---- loss
+
+
+def causal_lm_loss(
+    tape: Tape,
+    hidden: Tensor,
+    head: Linear,
+    *,
+    fused: bool,
+    tokens: int,
+    scaled: bool = False,
+    softcapped: bool = False,
+) -> Tensor:
+    """Logits, their fp32 copy, shifted labels and cross-entropy (transformers/loss/loss_utils.py, ForCausalLMLoss).
+
+    ``scaled``: the logits are multiplied by a number (Cohere, Granite); ``softcapped``: ``cap * tanh(logits / cap)``
+    (Gemma 2).
+    """
+    with tape.within("logits"):
+        if fused:
+            return ops.fused_cross_entropy(hidden, head.weight)
+        logits = head(hidden)
+        if scaled:
+            logits = ops.scale(logits)
+        if softcapped:
+            logits = ops.scale(logits)
+            logits = ops.pointwise(logits, keeps="output")
+            logits = ops.scale(logits)
+        wide = ops.cast(logits, Dtype.FP32)
+        labels = tape.empty((tokens + 1,), Dtype.INT64, batched=True)
+        labels = tape.empty((tokens,), Dtype.INT64, batched=True)
+        loss = ops.cross_entropy(wide)
+        del labels
+        return loss

@@ -1,0 +1,362 @@
+"""A causal decoder described by options: what most implementations in transformers differ in.
+
+Each ``models/*/modeling_*.py`` is its own copy of the same module with small changes: which normalization and where,
+whether attention and feed-forward follow one another or stand side by side, how positions enter, what has a bias.
+`Options` names those changes; `calc.architectures.llama_like` sets them for each family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from calc.architectures.attention import attend
+from calc.architectures.decoder_parts import (
+    FusedGatedMLP,
+    GatedMLP,
+    NormKind,
+    PlainMLP,
+    Rotary,
+    RotaryTables,
+    causal_lm_loss,
+    causal_mask,
+    norm,
+    rotary_buffers,
+    rotate,
+)
+from calc.replay import ops
+from calc.replay.layers import Blocks, Embedding
+from calc.replay.ops import Heads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from calc.architectures.model import Shape
+    from calc.replay.layers import Build
+    from calc.replay.tape import Tape, Tensor
+
+
+class Order(Enum):
+    """How a block joins attention and feed-forward to its input."""
+
+    PRE = "x + f(norm(x)), one after the other"
+    POST = "x + norm(f(x)), one after the other"
+    POST_SUM = "norm(x + f(x)), one after the other"
+    SANDWICH = "x + norm(f(norm(x))), one after the other"
+    PARALLEL = "x + attention(norm(x)) + mlp(norm(x)), one normalization for both"
+    PARALLEL_TWO_NORMS = "x + attention(norm(x)) + mlp(norm'(x))"
+
+
+@dataclass(frozen=True)
+class Options:
+    """A decoder's sizes and what its implementation does. Sizes without a unit are counts of values."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_width: int
+    inner: int
+    vocabulary: int
+    act: str
+    tied: bool
+    order: Order = Order.PRE
+    norm: NormKind = NormKind.RMS
+    rotary: Rotary | None = None
+    rotary_kinds: int = 1
+    """Layer types with tables of their own (Gemma 3, OLMo 3)."""
+    rotary_layers: Sequence[bool] = ()
+    """Which layers turn queries and keys; empty: all."""
+    window: int | None = None
+    windowed_layers: Sequence[bool] = ()
+    """Which layers attend within the window only; empty: all."""
+    position_rows: int = 0
+    """Rows of a table of learned positions; 0: none."""
+    query_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    fused_projection: str | None = None
+    """Name of the one product for queries, keys and values; None: three products."""
+    fused_by_head: bool = False
+    """The one product's result is cut within each head (GPT-NeoX), not into three slices."""
+    out_name: str = "o_proj"
+    query_norm: str | None = None
+    """Normalization of queries and keys: ``head`` (each head's values) or ``whole``."""
+    query_norm_kind: NormKind | None = None
+    """Where it is another one than the block's."""
+    query_norm_per_head: bool = False
+    """Each head has its own weight."""
+    query_scaled: bool = False
+    """Queries are multiplied by a number before attention (OPT)."""
+    mlp: str = "gated"
+    """``gated``, ``fused-gated`` or ``plain``."""
+    mlp_names: tuple[str, str] = ("up_proj", "down_proj")
+    attention_dropout: float = 0.0
+    branch_dropout: float = 0.0
+    mlp_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    embedding_scaled: bool = False
+    embedding_buffers: int = 0
+    embedding_width: int | None = None
+    """Width of the token table where a projection follows (OPT 350M)."""
+    residual_scaled: bool = False
+    residual_first: bool = True
+    """Parallel branches are added to the input in turn, not to each other first."""
+    score_softcap: bool = False
+    logits_scaled: bool = False
+    logits_softcap: bool = False
+    final_norm: bool = True
+    sparse: Callable[[Build, int], Callable[[Tensor], Tensor]] | None = None
+    """Builds the feed-forward of a layer that has experts."""
+    sparse_layers: Sequence[bool] = ()
+
+
+class Context(NamedTuple):
+    """What the model makes once a forward for all its layers."""
+
+    tables: dict[bool, RotaryTables]
+    masks: dict[bool, Tensor | None]
+
+
+class Attention:
+    """Self-attention with grouped keys, rotary positions and normalized queries, each where the options say so."""
+
+    def __init__(self, build: Build, options: Options, index: int) -> None:
+        o = self.options = options
+        self.kind = build.attention
+        self.windowed = is_windowed(o, index)
+        self.rotates = rotates(o, index)
+        wide, narrow = o.heads * o.head_width, o.key_heads * o.head_width
+        linear = partial(build.linear, attention=True)
+        if o.fused_projection is not None:
+            self.qkv = linear(o.fused_projection, o.hidden, wide + 2 * narrow, bias=o.query_bias)
+        else:
+            self.q = linear("q_proj", o.hidden, wide, bias=o.query_bias)
+            self.k = linear("k_proj", o.hidden, narrow, bias=o.query_bias)
+            self.v = linear("v_proj", o.hidden, narrow, bias=o.query_bias)
+        self.o = linear(o.out_name, wide, o.hidden, bias=o.out_bias)
+        if o.query_norm is not None:
+            kind = o.query_norm_kind or o.norm
+            per_head = o.head_width if o.query_norm == "head" else 0
+            heads = (o.heads, o.key_heads) if o.query_norm_per_head else (1, 1)
+            self.q_norm = norm(build, kind, "q_norm", per_head or wide, heads=heads[0])
+            self.k_norm = norm(build, kind, "k_norm", per_head or narrow, heads=heads[1])
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        o = self.options
+        tokens = x.shape[0]
+        q, k, v = self._separate(x) if o.fused_projection is None else self._fused(x)
+        if o.rotary is not None and self.rotates:
+            q, k = rotate(q, k, context.tables[self.windowed], o.rotary)
+        heads = Heads(o.heads, o.key_heads, o.head_width, o.head_width, tokens, tokens, causal=True)
+        mask = context.masks[self.windowed]
+        out = attend(
+            self.kind,
+            q,
+            k,
+            v,
+            heads,
+            dropout=o.attention_dropout,
+            mask=mask,
+            softcap=o.score_softcap,
+            heads_first=self.rotates and o.rotary is not None and o.rotary.width < o.head_width,
+        )
+        return ops.dropout(self.o(out), o.branch_dropout)
+
+    def _separate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        o = self.options
+        tokens = x.shape[0]
+        q_shape, k_shape = (tokens, o.heads, o.head_width), (tokens, o.key_heads, o.head_width)
+        if o.query_norm == "whole":
+            q, k = self.q_norm(self.q(x)), self.k_norm(self.k(x))
+        elif o.query_norm == "head":
+            q = self.q_norm(self.q(x).view(*q_shape))
+            k = self.k_norm(self.k(x).view(*k_shape))
+        else:
+            q = self.q(x)
+            if o.query_scaled:
+                q = ops.scale(q)
+            k = self.k(x)
+        v = self.v(x)
+        return ops.transposed(q).view(*q_shape), ops.transposed(k).view(*k_shape), v
+
+    def _fused(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        o = self.options
+        tokens = x.shape[0]
+        q_shape, k_shape = (tokens, o.heads, o.head_width), (tokens, o.key_heads, o.head_width)
+        qkv = self.qkv(x)
+        if o.fused_by_head:
+            q, k, v = ops.split(ops.transposed(qkv), [q_shape, k_shape, k_shape])
+        else:
+            q, k, v = (ops.narrow(qkv, shape) for shape in (q_shape, k_shape, k_shape))
+        return q, k, v
+
+
+def is_windowed(options: Options, index: int) -> bool:
+    """Whether layer ``index`` attends within the window only."""
+    return options.window is not None and (not options.windowed_layers or options.windowed_layers[index])
+
+
+def rotates(options: Options, index: int) -> bool:
+    """Whether layer ``index`` turns its queries and keys."""
+    return options.rotary is not None and (not options.rotary_layers or options.rotary_layers[index])
+
+
+def feed_forward(build: Build, o: Options) -> Callable[[Tensor], Tensor]:
+    """The dense feed-forward that the options describe."""
+    if o.mlp == "gated":
+        return GatedMLP(build, o.hidden, o.inner, o.act, bias=o.mlp_bias, dropout=o.mlp_dropout)
+    if o.mlp == "fused-gated":
+        return FusedGatedMLP(build, o.hidden, o.inner, o.act)
+    return PlainMLP(build, o.mlp_names, o.hidden, o.inner, o.act, bias=o.mlp_bias, dropout=o.mlp_dropout)
+
+
+class Block:
+    """One layer: attention and feed-forward in the order that the options say."""
+
+    def __init__(self, build: Build, options: Options, index: int) -> None:
+        o = self.options = options
+        self.attention = self._attention(build, index)
+        sparse = o.sparse is not None and (not o.sparse_layers or o.sparse_layers[index])
+        self.mlp = o.sparse(build, index) if o.sparse is not None and sparse else feed_forward(build, o)
+        self.attention_norm = norm(build, o.norm, "input_layernorm", o.hidden)
+        if o.order is not Order.PARALLEL:
+            self.mlp_norm = norm(build, o.norm, "post_attention_layernorm", o.hidden)
+        if o.order is Order.SANDWICH:
+            self.attention_out_norm = norm(build, o.norm, "post_self_attn_layernorm", o.hidden)
+            self.mlp_out_norm = norm(build, o.norm, "post_mlp_layernorm", o.hidden)
+
+    def _attention(self, build: Build, index: int) -> Callable[[Tensor, Context], Tensor]:
+        return Attention(build, self.options, index)
+
+    def __call__(self, x: Tensor, *, context: Context) -> Tensor:
+        if self.options.order in (Order.PARALLEL, Order.PARALLEL_TWO_NORMS):
+            return self._parallel(x, context)
+        tape = x.tape
+        with tape.within("attention"):
+            x = self._join(x, self._attention_branch(x, context))
+            if self.options.order is Order.POST_SUM:
+                x = self.attention_norm(x)
+        with tape.within("mlp"):
+            x = self._join(x, self._mlp_branch(x))
+            return self.mlp_norm(x) if self.options.order is Order.POST_SUM else x
+
+    def _join(self, x: Tensor, branch: Tensor) -> Tensor:
+        return ops.add(x, ops.scale(branch) if self.options.residual_scaled else branch)
+
+    def _attention_branch(self, x: Tensor, context: Context) -> Tensor:
+        order = self.options.order
+        if order is Order.POST:
+            return self.attention_norm(self.attention(x, context))
+        if order is Order.POST_SUM:
+            return self.attention(x, context)
+        branch = self.attention(self.attention_norm(x), context)
+        return self.attention_out_norm(branch) if order is Order.SANDWICH else branch
+
+    def _mlp_branch(self, x: Tensor) -> Tensor:
+        order = self.options.order
+        if order is Order.POST:
+            return self.mlp_norm(self.mlp(x))
+        if order is Order.POST_SUM:
+            return self.mlp(x)
+        branch = self.mlp(self.mlp_norm(x))
+        return self.mlp_out_norm(branch) if order is Order.SANDWICH else branch
+
+    def _parallel(self, x: Tensor, context: Context) -> Tensor:
+        tape = x.tape
+        with tape.within("attention"):
+            normal = self.attention_norm(x)
+            attention = self.attention(normal, context)
+        with tape.within("mlp"):
+            if self.options.order is Order.PARALLEL_TWO_NORMS:
+                normal = self.mlp_norm(x)
+            mlp = self.mlp(normal)
+            if self.options.residual_first:
+                return ops.add(ops.add(x, attention), mlp)
+            return ops.add(ops.add(mlp, attention), x)
+
+
+class Decoder:
+    """A causal language model by its options."""
+
+    def __init__(self, build: Build, options: Options) -> None:
+        o = self.options = options
+        self.kind = build.attention
+        self.fused_loss = build.fused_loss
+        table_width = o.embedding_width or o.hidden
+        self.tokens = Embedding(build, "embed_tokens", o.vocabulary, table_width)
+        self.positions = Embedding(build, "embed_positions", o.position_rows, o.hidden) if o.position_rows else None
+        if table_width != o.hidden:
+            self.project_out = build.linear("project_out", o.hidden, table_width, bias=False)
+            self.project_in = build.linear("project_in", table_width, o.hidden, bias=False)
+        for _ in range(o.embedding_buffers):
+            build.buffer(4)
+        if o.rotary is not None:
+            for _ in range(o.rotary_kinds):
+                rotary_buffers(build, o.rotary.width)
+        self.blocks = Blocks(build, [self._layer_kind(i) for i in range(o.layers)], partial(self._block, build))
+        self.norm = norm(build, o.norm, "norm", o.hidden) if o.final_norm else None
+        with build.without_adapters():
+            tied = self.tokens.weight if o.tied else None
+            self.head = build.linear("lm_head", table_width, o.vocabulary, bias=o.head_bias, tied=tied)
+
+    def _block(self, build: Build, index: int) -> Callable[..., Tensor]:
+        return Block(build, self.options, index)
+
+    def _layer_kind(self, index: int) -> tuple[bool, ...]:
+        o = self.options
+        return (
+            is_windowed(o, index),
+            rotates(o, index),
+            not o.sparse_layers or o.sparse_layers[index],
+        )
+
+    def hidden(self, tape: Tape, tokens: int) -> Tensor:
+        """The last layer's normalized output, (tokens, width)."""
+        o = self.options
+        with tape.within("embeddings"):
+            x = self._embedded(tape, tokens)
+            context = self._context(tape, tokens, x)
+        x = self.blocks(tape, x, context=context)
+        with tape.within("final norm"):
+            if self.norm is not None:
+                x = self.norm(x)
+            return self.project_out(x) if o.embedding_width not in (None, o.hidden) else x
+
+    def _embedded(self, tape: Tape, tokens: int) -> Tensor:
+        o = self.options
+        x = self.tokens(tape, tokens)
+        if o.embedding_scaled:
+            x = ops.scale(x)
+        if o.embedding_width not in (None, o.hidden):
+            x = self.project_in(x)
+        if self.positions is not None:
+            x = ops.add(x, self.positions(tape, tokens))
+        return ops.dropout(x, o.embedding_dropout)
+
+    def _context(self, tape: Tape, tokens: int, x: Tensor) -> Context:
+        o = self.options
+        windowed = {is_windowed(o, i) for i in range(o.layers)}
+        masks = {w: causal_mask(tape, self.kind, tokens, x.dtype, o.window if w else None) for w in sorted(windowed)}
+        tables: dict[bool, RotaryTables] = {}
+        if o.rotary is not None:
+            for w in sorted(windowed):
+                shared = next(iter(tables.values()), None) if o.rotary_kinds == 1 else None
+                tables[w] = shared or RotaryTables(tape, tokens, o.rotary, x.dtype)
+        return Context(tables, masks)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        """Forward and the library's loss for one micro-batch."""
+        tokens = shape.sequence_length
+        return causal_lm_loss(
+            tape,
+            self.hidden(tape, tokens),
+            self.head,
+            fused=self.fused_loss,
+            tokens=tokens,
+            scaled=self.options.logits_scaled,
+            softcapped=self.options.logits_softcap,
+        )

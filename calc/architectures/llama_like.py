@@ -1,0 +1,198 @@
+"""Decoder families as options of the generic one, each after its ``transformers/models/*/modeling_*.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from calc.architectures.decoder_parts import NormKind, Rotary
+from calc.architectures.generic_decoder import Decoder, Options, Order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from calc.replay.layers import Build
+
+
+
+
+def usual(config: Mapping[str, Any]) -> Options:
+    """Sizes and options by the keys that most configurations have: Llama's, with what a key switches on."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    width = config.get("head_dim") or hidden // heads
+    bias = bool(config.get("attention_bias"))
+    types = config.get("layer_types")
+    window = config.get("sliding_window")
+    return Options(
+        hidden=hidden,
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        key_heads=config.get("num_key_value_heads") or heads,
+        head_width=width,
+        inner=config["intermediate_size"],
+        vocabulary=config["vocab_size"],
+        act=config.get("hidden_act") or config.get("hidden_activation") or "silu",
+        tied=config["tie_word_embeddings"],
+        rotary=Rotary(rotary_width(config, width)),
+        window=window or None,
+        windowed_layers=tuple(t == "sliding_attention" for t in types) if types else (),
+        query_bias=bias,
+        out_bias=bias,
+        mlp_bias=bool(config.get("mlp_bias")),
+        attention_dropout=config.get("attention_dropout", 0.0),
+    )
+
+
+def rotary_width(config: Mapping[str, Any], head_width: int) -> int:
+    """The part of a head that rotary positions turn."""
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    return head_width if share is None else int(head_width * share)
+
+
+def llama(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Llama; also Mistral, whose window is a key."""
+    return Decoder(build, usual(config))
+
+
+def qwen2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Queries, keys and values have a bias, the output has none."""
+    return Decoder(build, replace(usual(config), query_bias=True, out_bias=False))
+
+
+def qwen3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Each head's queries and keys are normalized."""
+    return Decoder(build, replace(usual(config), query_norm="head"))
+
+
+def gemma(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Scaled embeddings and one plus the weight in its norms."""
+    return Decoder(build, _gemma(config))
+
+
+def _gemma(config: Mapping[str, Any]) -> Options:
+    return replace(usual(config), norm=NormKind.RMS_PLUS_ONE, embedding_scaled=True, embedding_buffers=1)
+
+
+def gemma2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Norms before and after each branch; windowed layers; soft-capped scores (eager) and logits."""
+    options = replace(
+        _gemma(config),
+        order=Order.SANDWICH,
+        score_softcap=config["attn_logit_softcapping"] is not None,
+        logits_softcap=config["final_logit_softcapping"] is not None,
+    )
+    return Decoder(build, options)
+
+
+def gemma3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Gemma 2 with normalized queries and keys, and tables of its own for each layer type."""
+    options = replace(
+        _gemma(config),
+        order=Order.SANDWICH,
+        query_norm="head",
+        rotary_kinds=len(set(config["layer_types"])),
+        score_softcap=config["attn_logit_softcapping"] is not None,
+        logits_softcap=config["final_logit_softcapping"] is not None,
+    )
+    return Decoder(build, options)
+
+
+def gpt_neox(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """One product for queries, keys and values; attention and feed-forward side by side."""
+    bias = config["attention_bias"]
+    options = replace(
+        usual(config),
+        order=Order.PARALLEL_TWO_NORMS if config["use_parallel_residual"] else Order.PRE,
+        norm=NormKind.LAYER,
+        fused_projection="query_key_value",
+        fused_by_head=True,
+        query_bias=bias,
+        out_bias=bias,
+        out_name="dense",
+        mlp="plain",
+        mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
+        mlp_bias=True,
+        residual_first=False,
+        branch_dropout=config["hidden_dropout"],
+        mlp_dropout=config["hidden_dropout"],
+        embedding_dropout=config["hidden_dropout"],
+    )
+    return Decoder(build, options)
+
+
+def opt(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Learned positions, scaled queries; the 350M model normalizes after each branch and has a narrower table."""
+    before = config["do_layer_norm_before"]
+    affine = config["layer_norm_elementwise_affine"]
+    options = replace(
+        usual({**config, "intermediate_size": config["ffn_dim"], "hidden_act": config["activation_function"]}),
+        order=Order.PRE if before else Order.POST_SUM,
+        norm=NormKind.LAYER if affine else NormKind.LAYER_BARE,
+        rotary=None,
+        position_rows=config["max_position_embeddings"] + 2,
+        query_bias=config["enable_bias"],
+        out_bias=config["enable_bias"],
+        out_name="out_proj",
+        query_scaled=True,
+        mlp="plain",
+        mlp_names=("fc1", "fc2"),
+        mlp_bias=config["enable_bias"],
+        branch_dropout=config["dropout"],
+        mlp_dropout=config["dropout"],
+        embedding_width=config["word_embed_proj_dim"],
+        final_norm=before and not config["_remove_final_layer_norm"],
+    )
+    return Decoder(build, options)
+
+
+def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Partly rotated heads; attention and feed-forward share a LayerNorm; everything has a bias."""
+    options = replace(
+        usual(config),
+        order=Order.PARALLEL,
+        norm=NormKind.LAYER,
+        query_bias=True,
+        out_bias=True,
+        head_bias=True,
+        out_name="dense",
+        query_norm="head" if config["qk_layernorm"] else None,
+        mlp="plain",
+        mlp_names=("fc1", "fc2"),
+        mlp_bias=True,
+        residual_first=False,
+        branch_dropout=config["resid_pdrop"],
+        mlp_dropout=config["resid_pdrop"],
+        embedding_dropout=config["embd_pdrop"],
+    )
+    return Decoder(build, options)
+
+
+def phi3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """One product for queries, keys and values, and one for gate and up."""
+    options = replace(
+        usual(config),
+        fused_projection="qkv_proj",
+        query_bias=False,
+        out_bias=False,
+        mlp="fused-gated",
+        branch_dropout=config["resid_pdrop"],
+        mlp_dropout=config["resid_pdrop"],
+    )
+    return Decoder(build, options)
+
+
+def olmo(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """LayerNorm without parameters; rotary tables in fp32."""
+    return Decoder(build, replace(_wide_tables(config), norm=NormKind.LAYER_BARE))
+
+
+def _wide_tables(config: Mapping[str, Any]) -> Options:
+    options = usual(config)
+    return replace(options, rotary=Rotary(options.head_width, wide_tables=True))
+
+
+def olmo2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Norms after each branch, and over all queries and all keys; OLMo 3 adds windowed layers."""
+    options = replace(_wide_tables(config), order=Order.POST, norm=NormKind.RMS_WEIGHT_FIRST, query_norm="whole")
+    return Decoder(build, options)
