@@ -69,7 +69,8 @@ class Kernel(NamedTuple):
     runs again in backward. ``fused`` names kernels that never write an attention's scores, ``drops`` those of them that
     draw a dropout mask. ``blocks`` is how many thread blocks run at most where that is few (0: as many as fit), as in a
     sum over all but the channels. ``same_call`` marks what an operation launches after its first kernel: no further
-    cost on the host. ``vector`` marks products off the tensor cores.
+    cost on the host. ``convolution`` marks products whose operands cuDNN pads to the tensor cores' alignment, ``vector``
+    those off the tensor cores.
     """
 
     phase: Phase
@@ -91,6 +92,7 @@ class Kernel(NamedTuple):
     drops: bool = False
     blocks: int = 0
     same_call: bool = False
+    convolution: bool = False
     vector: bool = False
 
 
@@ -329,6 +331,7 @@ class Tape:
         flops = 2 * rows * columns * inner * count
         traffic = (rows * (inner + columns) * itemsize if operand_bytes is None else operand_bytes) * count
         weights = columns * inner * itemsize * count
+        convolution = operand_bytes is not None
         shape = (columns, inner, itemsize)
         if not batched:
             sizes = (0, flops, 0, traffic + weights, 0, rows, *shape, 0, count)
@@ -336,7 +339,7 @@ class Tape:
             sizes = (flops, 0, traffic, weights, rows, 0, *shape, 0, 1)
         else:
             sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, vector=vector))
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, convolution=convolution, vector=vector))
 
     def fused_attention(
         self, kind: Fused, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int,
