@@ -141,6 +141,8 @@ def attend(
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
         return ops.flash_attention(q, k, v, heads, drops=dropout > 0)
     if heads.key != heads.query and mask is not None:
-        k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
+        # repeat_kv reshapes an expanded view, which copies unless there is one head to repeat.
+        repeat = ops.expand if heads.key == 1 else ops.repeat
+        k, v = (repeat(t, heads.query // heads.key) for t in (k, v))
         heads = heads._replace(key=heads.query)
     return sdpa(q, k, v, heads, dropout=dropout, mask=mask, heads_first=heads_first)

@@ -521,6 +521,19 @@ def repeat(x: Tensor, times: int) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def expand(x: Tensor, times: int) -> Tensor:
+    """``expand``: a view ``times`` as large; backward sums its gradient."""
+    tape = x.tape
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(Tensor(x.storage, (times, *shape), x.dtype, x.batched), [x], backward)
+
+
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """``x * cos + rotate_half(x) * sin`` as Hugging Face composes it: keeps the tables alone.
 
