@@ -264,6 +264,6 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
 
 
 def _speed_ratio(changed: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
-    if not (changed["max_micro_batch"] and base["max_micro_batch"]):
+    if not (changed["max_micro_batch"] and base["max_micro_batch"] and base.get("samples_per_second")):
         return None
     return float(changed["samples_per_second"] / base["samples_per_second"])

@@ -244,7 +244,7 @@ class Form:
 
     def refuse(self, field: str, message: str) -> str:
         """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
-        part = field.split(".", maxsplit=1)[0]
+        part = field.partition(".")[0]
         for key in (field, "config" if part == "model" and self.searches["model"].value == "config" else part):
             if key in self.inputs or key == "config":
                 self.say(key, message, wrong=True)
@@ -337,7 +337,7 @@ class Form:
 
 def is_known(key: str) -> bool:
     """Whether a link's key is part of the contract."""
-    return key.split(".", maxsplit=1)[0] in link.KEYS
+    return key.partition(".")[0] in link.KEYS
 
 
 def unknown_notice(keys: list[str]) -> str:

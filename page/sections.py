@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 def field_name(key: str) -> str:
     """A field's name as the form says it."""
-    return FIELDS.get(key, key.rsplit(".", maxsplit=1)[-1].replace("_", " "))
+    return FIELDS.get(key, (key.partition(".")[2] or key).replace("_", " "))
 
 
 def _signed(text: str, number: float) -> str:
@@ -162,7 +162,7 @@ def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _family(identifier: str) -> str:
     """The part that a component belongs to, which gives it its colour."""
-    return identifier.split(".", maxsplit=1)[0]
+    return identifier.partition(".")[0]
 
 
 def _bar_pieces(result: dict[str, Any]) -> list[tuple[str, str, int]]:
