@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calc.optimizers import RULES
+from calc.replay.profile import rounded
 from calc.replay.tape import Phase
 from calc.scenario import Method, Precision
 
@@ -62,7 +63,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
     moving = moving_bytes(memory, micro_batch, phase)
     activations, activation_parts = moving["activations"]
     found = [
-        Component("weights", "Weights", step.weights_bytes, *_weights_formula(scenario, memory)),
+        Component("weights", "Weights", memory.weights_bytes, *_weights_formula(scenario, memory)),
         Component("gradients", "Gradients", moving["gradients"][0], *_gradient_formula(memory)),
         Component("optimizer_state", "Optimizer state", memory.state_bytes, *_state_formula(scenario, memory)),
         Component(
@@ -107,6 +108,17 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
             "torch, aten/src/ATen/cuda/CublasHandlePool.cpp",
         ),
     ]
+    if memory.exchange_requests:
+        found.append(
+            Component(
+                "exchange",
+                "Buffers of exchange",
+                sum(map(rounded, memory.exchange_requests)),
+                "gathered weights of two units, and the buckets that gradients are exchanged in",
+                f"{scenario.gpus:,} GPUs, {scenario.layout.strategy}",
+                "torch, DistributedDataParallel and FSDP; DeepSpeed, reduce_bucket_size",
+            )
+        )
     rest = allocation.peaks[phase] - sum(c.nbytes for c in found)
     found.append(
         Component(
@@ -126,7 +138,7 @@ def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str
     step = memory.step
     if phase is Phase.STEP:
         temporaries = memory.requested_peaks(micro_batch)[Phase.STEP] - memory.constant_bytes
-        gradients = step.gradient_bytes
+        gradients = memory.gradient_bytes
         if not step.gradients_kept:
             temporaries -= gradients
         none: tuple[int, tuple[tuple[str, int], ...]] = (0, ())
@@ -136,7 +148,7 @@ def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str
     kept = profile.kept_for_backward
     totals = dict.fromkeys(("gradients", "logits", "casts", "temporaries"), 0)
     groups: dict[str, int] = {}
-    for storage, nbytes in profile.alive_at(instant, micro_batch).items():
+    for storage, nbytes in profile.alive_at(instant, memory.sizes(micro_batch)).items():
         label = profile.labels[storage]
         if storage in profile.gradients:
             totals["gradients"] += nbytes
@@ -147,7 +159,7 @@ def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str
         else:
             totals["temporaries"] += nbytes
     if step.gradients_kept:
-        totals["gradients"] = step.gradient_bytes
+        totals["gradients"] = memory.gradient_bytes
     parts = tuple(
         (GROUP_LABELS.get(label, label or "other"), nbytes) for label, nbytes in sorted(groups.items(), key=lambda g: -g[1])
     )
@@ -185,7 +197,7 @@ def _weights_formula(scenario: Scenario, memory: StepMemory) -> tuple[str, str, 
 def _gradient_formula(memory: StepMemory) -> tuple[str, str, str]:
     return (
         "bytes of a weight x trained parameters, as far as backward has made them",
-        f"{memory.step.trainable_count:,} trained parameters, {memory.step.gradient_bytes:,} B in the end",
+        f"{memory.step.trainable_count:,} trained parameters, {memory.gradient_bytes:,} B in the end",
         "torch, AccumulateGrad: a gradient has its parameter's type",
     )
 

@@ -92,7 +92,7 @@ def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
     memory, limits = _fitted(scenario, gradients_kept=scenario.zero_grad is ZeroGrad.KEEP)
     wanted = scenario.global_batch
     if wanted is not None and not memory.step.gradients_kept:
-        per_gpu = -(-wanted // scenario.gpus)
+        per_gpu = -(-wanted // scenario.layout.data)
         if per_gpu > (scenario.micro_batch or limits.expected):
             return _fitted(scenario, gradients_kept=True)
     return memory, limits
@@ -134,7 +134,7 @@ def _plan(scenario: Scenario, limits: Band) -> dict[str, Any] | None:
     if scenario.global_batch is None or limits.expected == 0:
         return None
     largest = min(scenario.micro_batch or limits.expected, max(limits.expected, scenario.micro_batch or 0))
-    return accumulation.plan(largest, scenario.global_batch, scenario.gpus)
+    return accumulation.plan(largest, scenario.global_batch, scenario.layout.data)
 
 
 def curves(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,9 +185,9 @@ def timeline(memory: StepMemory, micro_batch: int) -> dict[str, Any]:
         alive.append(nbytes)
 
     constant = memory.constant_bytes
-    for label, phase, nbytes in memory.step.profile.walk(micro_batch):
+    for label, phase, nbytes in memory.step.profile.walk(memory.sizes(micro_batch)):
         point(label, phase, constant + nbytes)
-    after = constant + (0 if memory.step.gradients_kept else memory.step.gradient_bytes)
+    after = constant + (0 if memory.step.gradients_kept else memory.gradient_bytes)
     peaks = memory.requested_peaks(micro_batch)
     point("optimizer step", Phase.STEP, after)
     point("optimizer step", Phase.STEP, peaks[Phase.STEP])

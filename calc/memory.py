@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,10 +12,12 @@ from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
+from calc.scaling.memory import Division, ModelShape, division
 from calc.scenario import Checkpointing, Loss, Method, Precision
 
 if TYPE_CHECKING:
     from calc.architectures.model import Shape
+    from calc.scaling.layout import Layout
     from calc.scenario import Attention, ModelChoice, Optimizer, Scenario
 
 MIB = 2**20
@@ -70,6 +72,9 @@ class ReplayedStep:
     parameters: tuple[Parameter, ...]
     buffer_bytes: int
     gradients_kept: bool
+    units: tuple[tuple[int, int], ...]
+    """Parameters of each repeated layer, and how many layers it stands for: what FSDP wraps."""
+    compute_itemsize: int
 
     @cached_property
     def parameter_count(self) -> int:
@@ -97,13 +102,28 @@ class ReplayedStep:
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Parameters and buffers as requested."""
+        """Parameters and buffers of the whole model."""
         return sum(rounded(p.stored_bytes) * p.copies for p in self.parameters) + self.buffer_bytes
 
     @cached_property
     def gradient_bytes(self) -> int:
-        """All gradients."""
+        """All gradients of the whole model."""
         return sum(rounded(p.numel * p.dtype.itemsize) * p.copies for p in self.parameters if p.trainable)
+
+    @cached_property
+    def shape_for_division(self) -> ModelShape:
+        """What dividing the model among GPUs needs to know of it."""
+        total = max(self.parameter_count, 1)
+        inside = sum(size * copies for size, copies in self.units)
+        experts = sum(p.numel * p.copies for p in self.parameters if "experts" in p.name)
+        gradients = sum(p.numel * p.dtype.itemsize * p.copies for p in self.parameters if p.trainable)
+        return ModelShape(
+            gathered_bytes=sum(p.numel * min(p.dtype.itemsize, self.compute_itemsize) * p.copies for p in self.parameters),
+            gradient_bytes=gradients,
+            block_share=max((size for size, _ in self.units), default=0) / total,
+            root_share=(total - inside) / total,
+            expert_share=experts / total,
+        )
 
     @cached_property
     def stretches(self) -> tuple[_Stretch, ...]:
@@ -138,7 +158,10 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
     tape.end_autocast()
     tape.backward(loss)
     del loss
-    step = ReplayedStep(Profile.of(tape), tuple(build.parameters), build.buffer_bytes, recipe.gradients_kept)
+    compute = tape.autocast.dtype if tape.autocast is not None else build.dtype
+    step = ReplayedStep(
+        Profile.of(tape), tuple(build.parameters), build.buffer_bytes, recipe.gradients_kept, tuple(build.units), compute.itemsize
+    )
     for parameter in build.parameters:
         parameter.grad = None
     return step
@@ -164,6 +187,51 @@ def _optimizer(step: ReplayedStep, optimizer: Optimizer, *, master_weights: bool
     return optimizer_memory(optimizer, list(step.in_model_order), master_weights=master_weights)
 
 
+@lru_cache(maxsize=256)
+def _division(step: ReplayedStep, layout: Layout) -> Division:
+    return division(layout, step.shape_for_division)
+
+
+class _Shares(NamedTuple):
+    """What one GPU holds of each part where several share the model; all 1 on one GPU."""
+
+    weights: float
+    gradients: float
+    optimizer_state: float
+    step_temporaries: float
+    storages: tuple[float, ...] | None
+    gathered_bytes: int
+    bucket_bytes: int
+
+
+WHOLE = _Shares(1, 1, 1, 1, None, 0, 0)
+
+
+@lru_cache(maxsize=256)
+def _shares(step: ReplayedStep, layout: Layout) -> _Shares:
+    parts = _division(step, layout)
+    profile = step.profile
+    kept = profile.kept_for_backward
+    # The first pipeline stage holds as many micro-batches as there are stages: the layers' share is undone.
+    layers = parts.activations
+
+    def share(storage: int) -> float:
+        if storage in profile.gradients:
+            return parts.gradients
+        label = profile.labels[storage]
+        if label == "logits":
+            return parts.logits_and_loss
+        if label == "casts":
+            return parts.casts
+        return layers if storage in kept else parts.pass_temporaries
+
+    storages = tuple(share(storage) for storage in range(len(profile.labels)))
+    return _Shares(
+        parts.weights, parts.gradients, parts.optimizer_state, parts.step_temporaries, storages,
+        parts.gathered_bytes, parts.bucket_bytes,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class StepMemory:
     """A step with its optimizer on a card: peaks by micro-batch."""
@@ -171,24 +239,79 @@ class StepMemory:
     step: ReplayedStep
     optimizer: OptimizerMemory
     workspace_bytes: int
+    shares: _Shares = WHOLE
 
-    @property
+    def undivided(self) -> StepMemory:
+        """The same step on one GPU that runs the whole model."""
+        return self if self.shares is WHOLE else replace(self, shares=WHOLE)
+
+    def sizes(self, micro_batch: int) -> list[int]:
+        """Bytes of each storage of the log on one GPU."""
+        sizes = self.step.profile.sizes(micro_batch)
+        if self.shares.storages is None:
+            return sizes
+        return [rounded(int(size * share)) for size, share in zip(sizes, self.shares.storages, strict=True)]
+
+    @cached_property
+    def weight_requests(self) -> tuple[int, ...]:
+        """Bytes of each weight."""
+        return tuple(int(p.stored_bytes * self.shares.weights) for p in self.step.in_model_order)
+
+    @cached_property
+    def state_requests(self) -> tuple[int, ...]:
+        """Bytes of each state tensor of the optimizer."""
+        return tuple(int(n * self.shares.optimizer_state) for n in self.optimizer.state_requests)
+
+    @cached_property
+    def gradient_requests(self) -> tuple[int, ...]:
+        """Bytes of each gradient."""
+        return tuple(
+            int(p.numel * p.dtype.itemsize * self.shares.gradients) for p in self.step.in_model_order if p.trainable
+        )
+
+    @cached_property
+    def step_requests(self) -> tuple[int, ...]:
+        """Bytes of the optimizer step's temporaries."""
+        return tuple(int(n * self.shares.step_temporaries) for n in self.optimizer.step_requests)
+
+    @cached_property
+    def exchange_requests(self) -> tuple[int, ...]:
+        """Bytes that exchanging with other GPUs holds throughout: gathered units, buckets."""
+        return tuple(n for n in (self.shares.gathered_bytes, self.shares.bucket_bytes) if n)
+
+    @cached_property
+    def weights_bytes(self) -> int:
+        """Weights and buffers."""
+        return sum(map(rounded, self.weight_requests)) + self.step.buffer_bytes
+
+    @cached_property
     def state_bytes(self) -> int:
         """Optimizer state, master weights included."""
-        return sum(map(rounded, self.optimizer.state_requests))
+        return sum(map(rounded, self.state_requests))
 
-    @property
+    @cached_property
+    def gradient_bytes(self) -> int:
+        """All gradients."""
+        return sum(map(rounded, self.gradient_requests))
+
+    @cached_property
     def constant_bytes(self) -> int:
-        """Alive throughout: weights, optimizer state, workspaces, and gradients where they are kept."""
-        kept = self.step.gradient_bytes if self.step.gradients_kept else 0
-        return self.step.weights_bytes + self.state_bytes + self.workspace_bytes + kept
+        """Alive throughout: weights, optimizer state, workspaces, buffers of exchange, and gradients where they are kept."""
+        kept = self.gradient_bytes if self.step.gradients_kept else 0
+        exchange = sum(map(rounded, self.exchange_requests))
+        return self.weights_bytes + self.state_bytes + self.workspace_bytes + exchange + kept
+
+    @cached_property
+    def step_peak_bytes(self) -> int:
+        """Peak of the optimizer's step."""
+        gradients = 0 if self.step.gradients_kept else self.gradient_bytes
+        return self.constant_bytes + gradients + sum(map(rounded, self.step_requests))
 
     def requested_peaks(self, micro_batch: int) -> dict[Phase, int]:
         """Peak of each phase as the tensors' own sizes, before the allocator's rests."""
         constant = self.constant_bytes
-        peaks = {phase: constant + instant.alive_bytes for phase, instant in self.step.profile.peaks(micro_batch).items()}
-        gradients = 0 if self.step.gradients_kept else self.step.gradient_bytes
-        peaks[Phase.STEP] = constant + gradients + sum(map(rounded, self.optimizer.step_requests))
+        peaks = {phase: constant + instant.alive_bytes for phase, instant in self.instants(micro_batch).items()}
+        peaks[Phase.STEP] = self.step_peak_bytes
         return peaks
 
     def requested_peak(self, micro_batch: int) -> int:
@@ -197,26 +320,27 @@ class StepMemory:
 
     def instants(self, micro_batch: int) -> dict[Phase, Instant]:
         """Where forward and backward peak."""
-        return self.step.profile.peaks(micro_batch)
+        return self.step.profile.peaks(self.sizes(micro_batch))
 
     def allocate(self, micro_batch: int, capacity: int | None = None) -> Allocation:
         """Runs a steady step through the caching allocator; `OutOfMemory` where ``capacity`` is too small."""
         allocator = CachingAllocator(capacity)
-        for parameter in self.step.in_model_order:
-            allocator.malloc(parameter.stored_bytes)
+        for request in self.weight_requests:
+            allocator.malloc(request)
         if self.step.buffer_bytes:
             allocator.malloc(self.step.buffer_bytes)
         for _ in range(CUBLAS_HANDLES):
             allocator.malloc(self.workspace_bytes // CUBLAS_HANDLES)
+        for request in self.exchange_requests:
+            allocator.malloc(request)
         if self.step.gradients_kept:
-            for parameter in self.step.in_model_order:
-                if parameter.trainable:
-                    allocator.malloc(parameter.numel * parameter.dtype.itemsize)
-        run = _Run(self.step, self.step.profile.sizes(micro_batch), allocator)
+            for request in self.gradient_requests:
+                allocator.malloc(request)
+        run = _Run(self.step, self.sizes(micro_batch), allocator)
         # The optimizer's state is made at the end of the first step, in what its backward has left free: the second
         # step is the first steady one.
         run.passes()
-        for request in self.optimizer.state_requests:
+        for request in self.state_requests:
             allocator.malloc(request)
         self._update(allocator)
         run.drop_gradients()
@@ -227,7 +351,7 @@ class StepMemory:
     def _update(self, allocator: CachingAllocator) -> int:
         """The optimizer's step: its temporaries, alive together; the peak."""
         allocator.peak_allocated = allocator.allocated
-        for block in [allocator.malloc(n) for n in self.optimizer.step_requests]:
+        for block in [allocator.malloc(n) for n in self.step_requests]:
             allocator.free(block)
         return allocator.peak_allocated
 
@@ -303,10 +427,17 @@ class _Run:
 
 
 def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemory:
-    """The scenario's step with its optimizer and card."""
+    """The scenario's step with its optimizer and card, on one of its GPUs."""
     step = replay(scenario, gradients_kept=gradients_kept)
-    master = scenario.precision is Precision.BF16_MASTER
-    return StepMemory(step, _optimizer(step, scenario.optimizer, master_weights=master), workspace_bytes(scenario))
+    return _step_memory(
+        step, scenario.optimizer, scenario.precision is Precision.BF16_MASTER, workspace_bytes(scenario), scenario.layout
+    )
+
+
+@lru_cache(maxsize=512)
+def _step_memory(step: ReplayedStep, optimizer: Optimizer, master_weights: bool, workspace: int, layout: Layout) -> StepMemory:  # noqa: FBT001
+    shares = _shares(step, layout) if layout.gpus > 1 else WHOLE
+    return StepMemory(step, _optimizer(step, optimizer, master_weights=master_weights), workspace, shares)
 
 
 def workspace_bytes(scenario: Scenario) -> int:

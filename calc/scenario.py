@@ -19,6 +19,7 @@ from calc.architectures.registry import ARCHITECTURES
 from calc.catalog import custom, gpus, models
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError
+from calc.scaling.layout import Layout, read_layout
 
 GIB = 2**30
 
@@ -181,6 +182,7 @@ class Scenario:
     nodes: int
     interconnect: Any
     parallelism: Mapping[str, Any]
+    layout: Layout
     global_batch: int | None
     micro_batch: int | None
     filled: Mapping[str, Any]
@@ -457,7 +459,7 @@ def parse(given: Mapping[str, Any]) -> Scenario:
             _number(given[key], key, low, high)
     return Scenario(
         model, shape, precision, optimizer, checkpointing, attention, loss, method, rank, targets, zero_grad, gpu,
-        gpu_count, nodes, given.get("interconnect"), dict(parallelism), global_batch, micro_batch, MappingProxyType(filled),
+        gpu_count, nodes, given.get("interconnect"), dict(parallelism), read_layout(parallelism, gpu_count), global_batch, micro_batch, MappingProxyType(filled),
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Build:
     buffer_bytes: int = 0
     copies: int = 1
     blocks_made: int = 0
+    units: list[tuple[int, int]] = field(default_factory=list)
     adapters_allowed: bool = True
 
     def parameter(
@@ -300,8 +301,10 @@ class Blocks:
         build.blocks_made += len(self._planned)
         self._layers = []
         for planned in self._planned:
+            before = len(build.parameters)
             with build.standing_for(planned.repeats):
                 self._layers.append(make(planned.layer))
+            build.units.append((sum(p.numel for p in build.parameters[before:]), planned.repeats * build.copies))
 
     def __call__(self, tape: Tape, x: Tensor, **shared: object) -> Tensor:
         """Runs the layers in order, each under activation checkpointing where the recipe says so.

@@ -85,9 +85,8 @@ class Profile:
         ends = [s.start for s in self.segments[1:]] + [len(self.events)]
         return [(s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start]
 
-    def peaks(self, micro_batch: int) -> dict[Phase, Instant]:
-        """The highest instant of each phase, above what is constant."""
-        sizes = self.sizes(micro_batch)
+    def peaks(self, sizes: list[int]) -> dict[Phase, Instant]:
+        """The highest instant of each phase, above what is constant, for storages of these sizes."""
         best: dict[Phase, Instant] = {}
         alive = 0
         for start, end, segment in self.stretches():
@@ -113,9 +112,8 @@ class Profile:
         """How many copies an event of a segment moves: outside blocks, all that the storage stands for."""
         return 1 if segment.block >= 0 else self.copies[storage]
 
-    def alive_at(self, instant: Instant, micro_batch: int) -> dict[int, int]:
+    def alive_at(self, instant: Instant, sizes: list[int]) -> dict[int, int]:
         """Bytes alive at an instant by storage, copies counted."""
-        sizes = self.sizes(micro_batch)
         alive: dict[int, int] = {}
 
         def apply(start: int, end: int, segment: Segment, times: int) -> None:
@@ -134,9 +132,8 @@ class Profile:
             apply(start, end, segment, segment.repeats)
         return {storage: nbytes for storage, nbytes in alive.items() if nbytes}
 
-    def walk(self, micro_batch: int) -> list[tuple[str, Phase, int]]:
+    def walk(self, sizes: list[int]) -> list[tuple[str, Phase, int]]:
         """Label, phase and bytes alive above the constant ones, at the top and the end of every stretch, in time's order."""
-        sizes = self.sizes(micro_batch)
         alive = 0
         points: list[tuple[str, Phase, int]] = []
         for start, end, segment in self.stretches():
