@@ -1,10 +1,11 @@
 # make serve   builds the page and serves it on the loopback address
 # make build   builds it into _site/
 # make test    sets up and runs every check and test
+# make bench   measures the page beside its alternatives
 # make clean   removes all that these made
 
 .DELETE_ON_ERROR:
-.PHONY: build serve test check clean
+.PHONY: build serve test check bench clean
 
 PORT ?= 8000
 PYTHON ?= python3
@@ -33,13 +34,16 @@ serve: $(SITE)
 test: $(SITE) $(CACHE)/browser.stamp check
 	$(BIN)/pytest
 
+bench: $(SITE) $(CACHE)/browser.stamp
+	$(BIN)/python -m bench
+
 check: $(CACHE)/venv.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf _site $(VENV) $(CACHE) node_modules test-results bench/results \
+	rm -rf _site $(VENV) $(CACHE) node_modules test-results \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 

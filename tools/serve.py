@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import posixpath
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache, partial
 from http import HTTPStatus
@@ -72,7 +73,7 @@ class StaticHandler(BaseHTTPRequestHandler):
             super().log_message(format, *args)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Note a request's path for whoever listens."""
+        """Note a request's path for whoever wants to know."""
         self.server.requested.append(self.path)  # type: ignore[attr-defined] # StaticServer's
         super().log_request(code, size)
 
@@ -132,6 +133,7 @@ class StaticHandler(BaseHTTPRequestHandler):
         self._end_headers(len(body))
         if self.command != "HEAD":
             self.wfile.write(body)
+            self.server.sent.append((time.time(), len(body)))  # type: ignore[attr-defined] # StaticServer's
 
     def _end_headers(self, length: int | None) -> None:
         if length is not None:
@@ -173,6 +175,8 @@ class StaticServer(ThreadingHTTPServer):
         self.mount = mount
         self.requested: list[str] = []
         """The path of each request so far."""
+        self.sent: list[tuple[float, int]] = []
+        """When each answer's body was sent, in seconds since the epoch, and its bytes as they travelled."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over connections that the browser broke off, as it does when a page is left while it loads."""

@@ -1,0 +1,110 @@
+"""One Chromium with a profile of its own, and what a page in it took: times, memory, blocked moments."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tools import browser as chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Playwright
+
+START_SECONDS = 30
+# The flags of a browser that a test drives, less those that would change what is measured.
+ARGUMENTS = (*chromium.ARGUMENTS, "--headless=new", "--remote-debugging-port=0", "--no-default-browser-check")
+
+# Runs before the page's own scripts.
+WATCH = """
+globalThis.watched = { tasks: [], shifts: 0 };
+new PerformanceObserver((list) => {
+  for (const { startTime, duration } of list.getEntries()) watched.tasks.push([startTime, duration]);
+}).observe({ type: "longtask", buffered: true });
+new PerformanceObserver((list) => {
+  for (const { value, hadRecentInput } of list.getEntries()) if (!hadRecentInput) watched.shifts += value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+READ = """() => ({
+  origin: performance.timeOrigin,
+  marks: Object.fromEntries(performance.getEntriesByType("mark").map(({ name, startTime }) => [name, startTime])),
+  paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null,
+  tasks: watched.tasks,
+  shifts: watched.shifts,
+})"""
+
+
+class Browser:
+    """A browser that starts with an empty profile and keeps it until it is closed."""
+
+    def __init__(self, playwright: Playwright) -> None:
+        program = chromium.executable()
+        if program is None:
+            raise RuntimeError("no installed Chromium")
+        self._profile = Path(tempfile.mkdtemp())
+        self._process = subprocess.Popen(
+            [program, *ARGUMENTS, f"--user-data-dir={self._profile}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._browser = playwright.chromium.connect_over_cdp(self._address())
+        self._context = self._browser.contexts[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._browser.close()
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+    def _address(self) -> str:
+        port_file = self._profile / "DevToolsActivePort"
+        for _ in range(START_SECONDS * 20):
+            if port_file.exists() and (lines := port_file.read_text().splitlines()):
+                return f"http://127.0.0.1:{lines[0]}"
+            time.sleep(0.05)
+        raise RuntimeError(f"Chromium did not start within {START_SECONDS} s")
+
+    def new_page(self) -> Page:
+        """Open an empty page that watches itself."""
+        page = self._context.new_page()
+        page.add_init_script(WATCH)
+        return page
+
+    def throttle(self, page: Page, bits_per_second: float, latency_milliseconds: float) -> None:
+        """Slow the page's link down by Chromium's own emulation."""
+        session = self._context.new_cdp_session(page)
+        session.send(
+            "Network.emulateNetworkConditions",
+            {
+                "offline": False,
+                "latency": latency_milliseconds,
+                "downloadThroughput": bits_per_second / 8,
+                "uploadThroughput": bits_per_second / 8,
+            },
+        )
+
+    def page_memory_bytes(self) -> int:
+        """Return the memory of the processes that show pages; what several share counts in parts."""
+        session = self._browser.new_browser_cdp_session()
+        processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+        session.detach()
+        return sum(_proportional_bytes(process["id"]) for process in processes if process["type"] == "renderer")
+
+
+def _proportional_bytes(process_id: int) -> int:
+    text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
+    found = re.search(r"^Pss:\s+(\d+) kB", text, flags=re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def readings(page: Page) -> dict[str, Any]:
+    """Return the marks, paints and long tasks of a page so far, in milliseconds since its navigation began."""
+    values: dict[str, Any] = page.evaluate(READ)
+    return values
