@@ -209,7 +209,7 @@ def _sampled(recipes: Sequence[Recipe], micro_batches: Array) -> tuple[Array, Ar
 
 
 def _whole_bytes(values: Array) -> Array:
-    """Round up as :func:`calc.scaling.sharded` does."""
+    """Round up to whole bytes, but for what is a whole number to within rounding."""
     return np.ceil(values - 1e-6)
 
 

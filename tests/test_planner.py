@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from calc import collectives, planner, scaling
 from calc.errors import ScenarioError
 from calc.planner import COMPONENTS, PHASES, Machine, Objective, Plan, Recipe
 from calc.scaling import Layout, ModelShape, Strategy, Workload
+from calc.scaling.memory import Division, division, pipeline_activation_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +85,28 @@ def interpolated(recipe_: Recipe, values: Sequence[float], batch: int) -> float:
     raise AssertionError(batch)
 
 
+def divided(parts: dict[str, int], shares: Division, layout: Layout, phase: str, steps: int) -> int:
+    """Bytes of one GPU, part by part; with a pipeline those of its fullest stage."""
+    whole = shares.activations * parts["activations"]
+    logits = shares.logits_and_loss * parts["logits_and_loss"]
+    first_stage = whole * pipeline_activation_share(layout.pipeline, steps)
+    last_stage = whole / layout.pipeline
+    stage = [last_stage, logits]
+    if layout.pipeline > 1 and first_stage >= last_stage + logits:
+        stage = [first_stage]
+    stepping = phase == "step"
+    held = [
+        shares.weights * parts["weights"],
+        shares.gradients * parts["gradients"],
+        shares.optimizer_state * parts["optimizer_state"],
+        shares.casts * parts["casts"],
+        (shares.step_temporaries if stepping else shares.pass_temporaries) * parts["temporaries"],
+        parts["workspace"] + shares.bucket_bytes + (0 if stepping else shares.gathered_bytes),
+        *stage,
+    ]
+    return sum(math.ceil(part - 1e-6) for part in held)
+
+
 def brute_force(recipes: list[Recipe], layouts: list[Layout], machine: Machine, global_batch: int) -> list[Plan]:
     """Every feasible plan, one at a time, by the scalar functions alone."""
     plans = []
@@ -93,8 +117,7 @@ def brute_force(recipes: list[Recipe], layouts: list[Layout], machine: Machine, 
         memory = 0
         for phase, bytes_ in chosen.component_bytes.items():
             parts = {name: round(interpolated(chosen, bytes_[name], batch)) for name in COMPONENTS}
-            divided = scaling.sharded(parts, layout, chosen.shape, phase=phase, micro_batches=steps)
-            memory = max(memory, sum(divided.values()))
+            memory = max(memory, divided(parts, division(layout, chosen.shape), layout, phase, steps))
         if memory > machine.limit_bytes:
             continue
         work = dataclasses.replace(

@@ -4,7 +4,7 @@ Everything takes one GPU's numbers (bytes of each component, seconds of each pas
 """
 
 from calc.scaling.layout import Layout, Offload, Strategy, read_layout
-from calc.scaling.memory import ModelShape, sharded
+from calc.scaling.memory import ModelShape
 from calc.scaling.report import scale
 from calc.scaling.step_time import StepParts, Workload, host_optimizer_seconds, speed_up, step_parts
 
@@ -18,7 +18,6 @@ __all__ = [
     "host_optimizer_seconds",
     "read_layout",
     "scale",
-    "sharded",
     "speed_up",
     "step_parts",
 ]

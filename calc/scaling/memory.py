@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from calc.scaling.layout import Offload, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from calc.scaling.layout import Layout
 
 GATHERED_BLOCKS = 2  # FSDP holds the block at work and the one fetched ahead
@@ -94,7 +92,10 @@ class Division:
 
 
 def division(layout: Layout, shape: ModelShape) -> Division:
-    """Give the shares and buffers of a layout, for :func:`sharded` and for the planner's arrays."""
+    """Give the shares and buffers of a layout.
+
+    Sources: ZeRO, arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198; torch's DDP and FSDP documentation.
+    """
     model_ways = layout.tensor * layout.pipeline
     stage = layout.strategy.stage
 
@@ -138,60 +139,3 @@ def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
     if layout.strategy is Strategy.DDP:
         return 0, 0 if shape.gradient_as_bucket_view else _ceil(own_gradients)
     return 0, _ceil(min(own_gradients, DEEPSPEED_BUCKET_BYTES))
-
-
-def sharded(
-    components: Mapping[str, int],
-    layout: Layout,
-    shape: ModelShape,
-    *,
-    phase: str = "backward",
-    micro_batches: int = 1,
-) -> dict[str, int]:
-    """Turn one GPU's bytes of each component into the bytes per GPU of a layout.
-
-    Parameters
-    ----------
-    components : Mapping[str, int]
-        Bytes at an instant on one GPU that runs the whole model: ``weights``, ``gradients``, ``optimizer_state``,
-        ``activations``, ``logits_and_loss``, ``casts``, ``temporaries``, ``workspace``.
-    layout : Layout
-        How the GPUs are divided.
-    shape : ModelShape
-        What the division needs to know.
-    phase : str
-        ``forward``, ``backward`` or ``step``: temporaries of the optimizer's step divide like its state.
-    micro_batches : int
-        Micro-batches per update, for the pipeline's first stage.
-
-    Returns
-    -------
-    dict[str, int]
-        The same components. Gathered FSDP units stand under ``casts``, buckets under ``workspace``. With a pipeline it
-        is the stage that holds the most.
-
-    Notes
-    -----
-    Sources: ZeRO, arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198; torch's DDP and FSDP documentation.
-    """
-    shares = division(layout, shape)
-    whole = shares.activations * components.get("activations", 0)
-    logits = shares.logits_and_loss * components.get("logits_and_loss", 0)
-    first_stage = whole * pipeline_activation_share(layout.pipeline, micro_batches)
-    last_stage = whole / layout.pipeline
-    if layout.pipeline > 1 and first_stage >= last_stage + logits:
-        activations, logits = first_stage, 0.0
-    else:
-        activations = last_stage
-    stepping = phase == "step"
-    temporaries = shares.step_temporaries if stepping else shares.pass_temporaries
-    return {
-        "weights": _ceil(shares.weights * components.get("weights", 0)),
-        "gradients": _ceil(shares.gradients * components.get("gradients", 0)),
-        "optimizer_state": _ceil(shares.optimizer_state * components.get("optimizer_state", 0)),
-        "activations": _ceil(activations),
-        "logits_and_loss": _ceil(logits),
-        "casts": _ceil(shares.casts * components.get("casts", 0)) + (0 if stepping else shares.gathered_bytes),
-        "temporaries": _ceil(temporaries * components.get("temporaries", 0)),
-        "workspace": components.get("workspace", 0) + shares.bucket_bytes,
-    }

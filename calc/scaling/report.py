@@ -1,4 +1,4 @@
-"""The scenario's GPUs: memory per GPU for each strategy, seconds per step, speed-up against their number."""
+"""The scenario's GPUs: seconds per step, where they go, and speed-up against their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from calc import collectives
 from calc.errors import ScenarioError
 from calc.scaling.layout import Layout, Strategy
-from calc.scaling.memory import ModelShape, sharded
 from calc.scaling.step_time import UNMODELLED_HIGH, UNMODELLED_LOW, StepParts, Workload, speed_up, step_parts
 
 if TYPE_CHECKING:
@@ -49,25 +48,20 @@ class _Machine:
 
 
 def scale(
-    components: Mapping[str, Mapping[str, int]],
     work: Workload,
-    shape: ModelShape,
     *,
     layout: Layout,
     interconnect: str | Mapping[str, Any],
     nodes: int,
     micro_batch: int,
-    limit_bytes: int,
     whole_update_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """Say what the scenario's GPUs give: memory per GPU for each strategy, seconds per step and speed-up by GPUs.
+    """Say what the scenario's GPUs give: seconds per step and where they go, by strategy and by number of GPUs.
 
     Parameters
     ----------
-    components : Mapping[str, Mapping[str, int]]
-        For each phase (``forward``, ``backward``, ``step``), one GPU's bytes of each component at the phase's peak.
-    work, shape : Workload, ModelShape
-        One GPU's step and what dividing the model needs.
+    work : Workload
+        One GPU's step.
     layout : Layout
         The scenario's.
     interconnect : str or Mapping
@@ -76,10 +70,13 @@ def scale(
         Nodes in use.
     micro_batch : int
         Samples per pass and replica.
-    limit_bytes : int
-        What one GPU's allocator can use.
     whole_update_seconds : float
         The whole model's update on one host, for offloading.
+
+    Raises
+    ------
+    ScenarioError
+        If the nodes do not divide the GPUs, or a link is unknown.
     """
     if layout.gpus % nodes:
         raise ScenarioError("nodes", f"{nodes} nodes do not divide {layout.gpus} GPUs evenly")
@@ -110,8 +107,10 @@ def scale(
         "efficiency_high": efficiency(UNMODELLED_LOW),
         "by_gpus": _by_gpus(work, layout, machine),
         "by_strategy": [
-            _strategy_memory(components, work, shape, replace(layout, strategy=strategy), limit_bytes)
-            | {"step_seconds": machine.parts(work, replace(layout, strategy=strategy)).seconds}
+            {
+                "strategy": strategy.value,
+                "step_seconds": machine.parts(work, replace(layout, strategy=strategy)).seconds,
+            }
             for strategy in Strategy
         ],
     }
@@ -140,22 +139,3 @@ def _by_gpus(work: Workload, layout: Layout, machine: _Machine) -> list[dict[str
             }
         )
     return rows
-
-
-def _strategy_memory(
-    components: Mapping[str, Mapping[str, int]], work: Workload, shape: ModelShape, layout: Layout, limit_bytes: int
-) -> dict[str, Any]:
-    """Bytes per GPU under one strategy, at the phase that then peaks."""
-    by_phase = {
-        phase: sharded(at_peak, layout, shape, phase=phase, micro_batches=work.accumulation_steps)
-        for phase, at_peak in components.items()
-    }
-    peak_phase = max(by_phase, key=lambda phase: sum(by_phase[phase].values()))
-    total = sum(by_phase[peak_phase].values())
-    return {
-        "strategy": layout.strategy.value,
-        "memory_bytes": total,
-        "fits": total <= limit_bytes,
-        "peak_phase": peak_phase,
-        "components": by_phase[peak_phase],
-    }
