@@ -1,0 +1,136 @@
+"""A scenario's step on several GPUs: what the GPUs exchange, and the report on strategies and scaling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from calc import collectives, scaling
+from calc.errors import ScenarioError
+from calc.memory import step_memory
+from calc.scaling import Strategy, Workload
+from calc.scenario import Checkpointing, Method
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from calc.memory import ReplayedStep
+    from calc.scenario import Scenario
+
+_WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
+_HEADS_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_EXPERTS_EACH_KEYS = ("num_experts_per_tok", "num_selected_experts", "moe_topk")
+
+
+def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    """Return the first of some keys that a configuration has; 0 where it has none."""
+    return next((int(config[key]) for key in keys if config.get(key)), 0)
+
+
+def workload_of(
+    scenario: Scenario,
+    step: ReplayedStep,
+    micro_batch: int,
+    accumulation_steps: int,
+    *,
+    forward_seconds: float,
+    backward_seconds: float,
+    optimizer_seconds: float,
+) -> Workload:
+    """Describe one GPU's update for the model of many: its passes, and the bytes that the GPUs would exchange.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is trained.
+    step : ReplayedStep
+        Its replayed step.
+    micro_batch : int
+        Samples per pass and replica.
+    accumulation_steps : int
+        Passes per update.
+    forward_seconds, backward_seconds : float
+        Of one pass of the whole model on one GPU.
+    optimizer_seconds : float
+        Of one update of the whole model on one GPU.
+    """
+    config = scenario.model.config
+    heads = _first(config, _HEADS_KEYS)
+    key_value_heads = _first(config, ("num_key_value_heads",)) or heads
+    tokens = micro_batch * (scenario.shape.sequence_length + scenario.shape.target_length)
+    layer_bytes = tokens * _first(config, _WIDTH_KEYS) * step.compute_itemsize
+    layers = sum(copies for _, copies in step.units)
+    shape = step.shape_for_division
+    return Workload(
+        forward_seconds=forward_seconds,
+        backward_seconds=backward_seconds,
+        optimizer_seconds=optimizer_seconds,
+        accumulation_steps=accumulation_steps,
+        gradient_bytes=shape.gradient_bytes,
+        gathered_bytes=shape.gathered_bytes,
+        layers=max(1, layers),
+        layer_bytes=layer_bytes,
+        key_value_bytes=2 * layer_bytes * key_value_heads // heads if heads else 0,
+        routed_bytes=layer_bytes * _first(config, _EXPERTS_EACH_KEYS),
+        routed_layers=layers if shape.expert_share else 0,
+        recomputes=scenario.checkpointing is Checkpointing.FULL,
+    )
+
+
+def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
+    """Name the scenario's interconnect, or the one that its card would have.
+
+    Raises
+    ------
+    ScenarioError
+        If nothing is named and the card has no link.
+    """
+    if scenario.interconnect is not None:
+        named: str | Mapping[str, Any] = scenario.interconnect
+        return named
+    card = scenario.gpu.catalog
+    if card is None:
+        return "pcie-4"
+    per_node = -(-scenario.gpus // scenario.nodes)
+    link = collectives.default_node_link(
+        card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, per_node
+    )
+    if link is None:
+        raise ScenarioError("gpus", f"{card.name} has no link to others that this page knows: use 1")
+    return link
+
+
+def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: int) -> dict[str, Any]:
+    """Report on the scenario's GPUs: seconds, speed-up by number, memory and seconds by strategy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With its GPUs.
+    work : Workload
+        One GPU's step, from :func:`workload_of`.
+    micro_batch : int
+        Samples per pass and replica.
+    limit_bytes : int
+        What one GPU's allocator may reserve.
+
+    Returns
+    -------
+    dict
+        As :func:`calc.scaling.scale`, with ``memory_bytes`` (tensors' own sizes) and ``fits`` for each strategy.
+    """
+    found = scaling.scale(
+        work,
+        layout=scenario.layout,
+        interconnect=interconnect_of(scenario),
+        nodes=scenario.nodes,
+        micro_batch=micro_batch,
+        whole_update_seconds=scaling.host_optimizer_seconds(step_memory(scenario).step.trainable_count),
+    )
+    for row in found["by_strategy"]:
+        divided = replace(scenario, layout=replace(scenario.layout, strategy=Strategy(row["strategy"])))
+        row["memory_bytes"] = step_memory(divided).requested_peak(micro_batch)
+        row["fits"] = row["memory_bytes"] <= limit_bytes
+    if scenario.method is not Method.FULL:
+        found["notes"] = ["Frozen weights are gathered too; only the adapters' gradients are exchanged."]
+    return found
