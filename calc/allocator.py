@@ -27,14 +27,13 @@ UNIT = 512
 
 
 class Block:
-    """A piece of a segment."""
+    """A piece of a segment of the large pool."""
 
-    __slots__ = ("address", "free", "next", "previous", "size", "small")
+    __slots__ = ("address", "free", "next", "previous", "size")
 
-    def __init__(self, address: int, size: int, *, small: bool) -> None:
+    def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.size = size
-        self.small = small
         self.free = False
         self.previous: Block | None = None
         self.next: Block | None = None
@@ -42,10 +41,11 @@ class Block:
 
 @dataclass
 class CachingAllocator:
-    """Counts as torch does: ``allocated`` and ``reserved`` now, and their peaks since `reset_peaks`.
+    """Counts as torch does: ``allocated`` and ``reserved`` now, and their peaks.
 
     ``capacity`` bounds what may be reserved: where a new segment would pass it, cached segments are released first, and
-    `OutOfMemory` is raised where that does not help.
+    `OutOfMemory` is raised where that does not help. Requests of the small pool are counted without places: they
+    leave no gaps worth following, and are half of all requests.
     """
 
     capacity: int | None = None
@@ -56,83 +56,88 @@ class CachingAllocator:
         self.peak_allocated = 0
         self.peak_reserved = 0
         self._address = 0
-        self._small: list[tuple[int, int, Block]] = []
-        self._large: list[tuple[int, int, Block]] = []
+        self._small_allocated = 0
+        self._small_reserved = 0
+        self._free: list[tuple[int, int, Block]] = []
 
-    def reset_peaks(self) -> None:
-        """Peaks start again from what is held now."""
-        self.peak_allocated = self.allocated
-        self.peak_reserved = self.reserved
-
-    def malloc(self, nbytes: int) -> Block:
-        """A block of at least ``nbytes``; `OutOfMemory` where the capacity does not allow it."""
-        size = UNIT if nbytes < UNIT else (nbytes + UNIT - 1) // UNIT * UNIT
-        small = size <= SMALL_REQUEST
-        pool = self._small if small else self._large
-        at = bisect_left(pool, (size,))
-        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small=small)
+    def malloc(self, nbytes: int) -> Block | int:
+        """A block of at least ``nbytes`` (of the small pool: its size); `OutOfMemory` where the capacity is passed."""
+        size = (nbytes + UNIT - 1) // UNIT * UNIT or UNIT
+        if size <= SMALL_REQUEST:
+            self._small_allocated += size
+            if self._small_allocated > self._small_reserved:
+                self._reserve(SMALL_SEGMENT)
+                self._small_reserved += SMALL_SEGMENT
+            self.allocated += size
+            if self.allocated > self.peak_allocated:
+                self.peak_allocated = self.allocated
+            return size
+        free = self._free
+        at = bisect_left(free, (size,))
+        block = free.pop(at)[2] if at < len(free) else self._segment(size)
         rest = block.size - size
-        if rest >= UNIT if small else rest > SMALL_REQUEST:
-            tail = Block(block.address + size, rest, small=small)
+        if rest > SMALL_REQUEST:
+            tail = Block(block.address + size, rest)
             tail.free = True
-            tail.previous, tail.next = block, block.next
-            if block.next is not None:
-                block.next.previous = tail
+            tail.previous = block
+            tail.next = after = block.next
+            if after is not None:
+                after.previous = tail
             block.next = tail
             block.size = size
-            insort(pool, (rest, tail.address, tail))
+            insort(free, (rest, tail.address, tail))
         block.free = False
         self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: Block | int) -> None:
         """Gives a block back to its pool, joined with free neighbours."""
+        if isinstance(block, int):
+            self.allocated -= block
+            self._small_allocated -= block
+            return
         self.allocated -= block.size
-        pool = self._small if block.small else self._large
+        free = self._free
         before, after = block.previous, block.next
         if before is not None and before.free:
-            pool.pop(bisect_left(pool, (before.size, before.address)))
+            free.pop(bisect_left(free, (before.size, before.address)))
             before.size += block.size
             before.next = after
             if after is not None:
                 after.previous = before
             block = before
         if after is not None and after.free:
-            pool.pop(bisect_left(pool, (after.size, after.address)))
+            free.pop(bisect_left(free, (after.size, after.address)))
             block.size += after.size
             block.next = after.next
             if after.next is not None:
                 after.next.previous = block
         block.free = True
-        insort(pool, (block.size, block.address, block))
+        insort(free, (block.size, block.address, block))
 
-    def _segment(self, size: int, *, small: bool) -> Block:
-        if small:
-            length = SMALL_SEGMENT
-        elif size < MIDDLE_REQUEST:
-            length = MIDDLE_SEGMENT
-        else:
-            length = (size + LARGE_UNIT - 1) // LARGE_UNIT * LARGE_UNIT
+    def _segment(self, size: int) -> Block:
+        length = MIDDLE_SEGMENT if size < MIDDLE_REQUEST else (size + LARGE_UNIT - 1) // LARGE_UNIT * LARGE_UNIT
+        self._reserve(length)
+        self._address += length
+        return Block(self._address - length, length)
+
+    def _reserve(self, length: int) -> None:
         if self.capacity is not None and self.reserved + length > self.capacity:
             self._release_cached()
             if self.reserved + length > self.capacity:
                 raise OutOfMemory(self.reserved + length - self.capacity)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
-        self._address += length
-        return Block(self._address - length, length, small=small)
 
     def _release_cached(self) -> None:
-        for pool in (self._small, self._large):
-            kept = []
-            for entry in pool:
-                block = entry[2]
-                if block.previous is None and block.next is None:
-                    self.reserved -= block.size
-                else:
-                    kept.append(entry)
-            pool[:] = kept
+        whole = [entry for entry in self._free if entry[2].previous is None and entry[2].next is None]
+        self.reserved -= sum(entry[0] for entry in whole)
+        self._free = [entry for entry in self._free if entry[2].previous is not None or entry[2].next is not None]
+        unused = (self._small_reserved - self._small_allocated) // SMALL_SEGMENT * SMALL_SEGMENT
+        self._small_reserved -= unused
+        self.reserved -= unused
 
 
 class OutOfMemory(Exception):

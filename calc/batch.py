@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
     from calc.memory import StepMemory
 
+CAPACITY_PROBES = 4
 LARGEST = 1 << 26
 """Beyond this many samples a micro-batch is no question of memory."""
 
 
 class Band(NamedTuple):
-    """Largest micro-batches; 0 where none fits."""
+    """Largest micro-batches; 0 where none fits. ``next_needs_bytes`` is what one sample more would need beyond the limit."""
 
     safe: int
     expected: int
     optimistic: int
+    next_needs_bytes: int | None
 
 
 def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST) -> int:
@@ -65,27 +67,43 @@ def tensors_fit(memory: StepMemory, limit_bytes: int) -> int:
 def band(memory: StepMemory, limit_bytes: int) -> Band:
     """The largest micro-batches under a limit on what the allocator may reserve."""
     optimistic = tensors_fit(memory, limit_bytes)
-    if optimistic == 0:
-        return Band(0, 0, 0)
 
     def trains(micro_batch: int) -> bool:
         try:
-            memory.allocate(micro_batch, limit_bytes)
+            memory.allocate_within(micro_batch, limit_bytes)
         except OutOfMemory:
             return False
         return True
 
-    expected = largest(trains, optimistic, optimistic)
-    if expected == 0:
-        return Band(0, 0, optimistic)
+    expected = largest(trains, optimistic, optimistic) if optimistic else 0
+    safe = _without_release(memory, limit_bytes, expected) if expected else 0
+    return Band(safe, expected, optimistic, next_needs_bytes(memory, expected + 1, limit_bytes))
 
-    def reserves(micro_batch: int) -> int:
-        return memory.allocate(micro_batch).reserved_bytes
 
-    taken = reserves(expected)
+def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int:
+    """The largest micro-batch whose cached memory never has to be given back."""
+    taken = memory.allocate(expected).reserved_bytes
     guess = expected
     if taken > limit_bytes:
-        per_sample = max(1, (memory.requested_peak(expected + 1) - memory.requested_peak(expected)))
+        per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
         guess = expected - -(-(taken - limit_bytes) // per_sample)
-    safe = largest(lambda b: reserves(b) <= limit_bytes, guess, expected)
-    return Band(safe, expected, optimistic)
+    return largest(lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected)
+
+
+def next_needs_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int | None:
+    """How much larger the card would have to be for ``micro_batch``; None where that is not known.
+
+    At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it finds room.
+    """
+    missing = memory.requested_peak(micro_batch) - limit_bytes
+    if missing > 0:
+        return missing
+    capacity = limit_bytes
+    for _ in range(CAPACITY_PROBES):
+        try:
+            memory.allocate_within(micro_batch, capacity)
+        except OutOfMemory as error:
+            capacity += error.missing_bytes
+        else:
+            return capacity - limit_bytes
+    return None

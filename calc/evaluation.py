@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from calc import accumulation
-from calc.allocator import OutOfMemory
 from calc.batch import Band, band
 from calc.breakdown import components
 from calc.memory import StepMemory, step_memory
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CURVE_POINTS = 24
-CAPACITY_PROBES = 4
-CAPACITY_STEP_BYTES = 2**26
 
 
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +79,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "max_micro_batch": limits.expected,
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,
-        "next_needs_bytes": next_needs_bytes(memory, limits, limit),
+        "next_needs_bytes": limits.next_needs_bytes,
         "plan": _plan(scenario, limits),
     }
 
@@ -106,28 +103,6 @@ def _fitted(scenario: Scenario, *, gradients_kept: bool) -> tuple[StepMemory, Ba
 @lru_cache(maxsize=512)
 def _band(memory: StepMemory, limit_bytes: int) -> Band:
     return band(memory, limit_bytes)
-
-
-def next_needs_bytes(memory: StepMemory, limits: Band, limit_bytes: int) -> int | None:
-    """How much larger the card would have to be for one sample more; None where that is not known.
-
-    At least what the tensors need; where only the allocator's order stands in the way, the capacity at which it finds
-    room, to within a sixteenth of what it first misses.
-    """
-    micro_batch = limits.expected + 1
-    missing = memory.requested_peak(micro_batch) - limit_bytes
-    if missing > 0:
-        return missing
-    low, high = limit_bytes, None
-    for _ in range(CAPACITY_PROBES):
-        probe = low + CAPACITY_STEP_BYTES if high is None else (low + high) // 2
-        try:
-            memory.allocate(micro_batch, probe)
-        except OutOfMemory as error:
-            low = probe if high is not None else probe + error.missing_bytes
-        else:
-            high = probe
-    return None if high is None else high - limit_bytes
 
 
 def _plan(scenario: Scenario, limits: Band) -> dict[str, Any] | None:

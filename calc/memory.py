@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ CUBLAS_WORKSPACE_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
 """cuBLAS's workspace a handle, ":4096:2:16:8" (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize)."""
 CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 """The same from compute capability 9.0 on."""
+REMEMBERED_ALLOCATIONS = 256
 CUBLAS_HANDLES = 2
 """Forward's thread and backward's each have a handle with a workspace of its own."""
 
@@ -240,10 +241,11 @@ class StepMemory:
     optimizer: OptimizerMemory
     workspace_bytes: int
     shares: _Shares = WHOLE
+    _allocations: dict[int, Allocation] = field(default_factory=dict, compare=False, hash=False, repr=False)
 
     def undivided(self) -> StepMemory:
         """The same step on one GPU that runs the whole model."""
-        return self if self.shares is WHOLE else replace(self, shares=WHOLE)
+        return self if self.shares is WHOLE else replace(self, shares=WHOLE, _allocations={})
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage of the log on one GPU."""
@@ -322,7 +324,16 @@ class StepMemory:
         """Where forward and backward peak."""
         return self.step.profile.peaks(self.sizes(micro_batch))
 
-    def allocate(self, micro_batch: int, capacity: int | None = None) -> Allocation:
+    def allocate(self, micro_batch: int) -> Allocation:
+        """What the caching allocator counts for a steady step with all the memory it asks for."""
+        known = self._allocations.get(micro_batch)
+        if known is None:
+            if len(self._allocations) >= REMEMBERED_ALLOCATIONS:
+                self._allocations.clear()
+            known = self._allocations[micro_batch] = self.allocate_within(micro_batch, None)
+        return known
+
+    def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
         """Runs a steady step through the caching allocator; `OutOfMemory` where ``capacity`` is too small."""
         allocator = CachingAllocator(capacity)
         for request in self.weight_requests:
@@ -375,7 +386,7 @@ class _Run:
         self.stretches = step.stretches
         self.sizes = sizes
         self.allocator = allocator
-        self.blocks: dict[int, list[Block]] = {}
+        self.blocks: dict[int, list[Block | int]] = {}
         self.first: dict[int, int] = {}
         for stretch in self.stretches:
             segment = stretch.segment
