@@ -124,7 +124,8 @@ def attend(
 ) -> Tensor:
     """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``.
 
-    ``bias`` is a learned position bias (heads, queries, keys); no flash kernel takes one.
+    ``bias`` is a position bias (heads, queries, keys). One looked up in a table lies with the heads innermost, which
+    the fused kernels refuse (sdp_utils.h, check_last_dim_stride_equals_1_dense): torch composes that attention.
     ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not). ``softcap``:
     it soft-caps the scores (Gemma 2); torch's fused kernel never does.
     ``heads_first``: see `sdpa`.
@@ -135,7 +136,10 @@ def attend(
         )
     if bias is not None:
         mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
-        return sdpa(q, k, v, heads._replace(causal=False), dropout=dropout, mask=mask)
+        del bias
+        dtype = _runs_in(q)
+        mask, q, k, v = (ops.cast(t, dtype) for t in (mask, q, k, v))
+        return ops.copy(ops.math_attention(q, k, v, heads._replace(causal=False), dropout_probability=dropout, mask=mask))
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))

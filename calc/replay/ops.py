@@ -229,8 +229,29 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     return tape.record(out, [x], backward)
 
 
-def softmax(x: Tensor, dtype: Dtype | None = None) -> Tensor:
-    """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``."""
+def dropout_inplace(x: Tensor, probability: float) -> Tensor:
+    """``nn.Dropout(inplace=True)``: multiplies by noise of the input's own type, which it keeps (aten Dropout.cpp)."""
+    if probability <= 0:
+        return x
+    tape = x.tape
+    noise = tape.like(x)
+    tape.kernel([x, noise], [x])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad, noise], [result])
+        return [result]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
+def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Tensor:
+    """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``.
+
+    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept.
+    """
     tape = x.tape
     wanted = dtype or (Dtype.FP32 if tape.autocast is not None else x.dtype)
     if tape.autocast is not None:
@@ -238,6 +259,12 @@ def softmax(x: Tensor, dtype: Dtype | None = None) -> Tensor:
     source = x.dtype
     out = tape.like(x, wanted)
     tape.kernel([x], [out])
+    if safe:
+        unsafe, masked = out, tape.like(x, Dtype.BOOL)
+        tape.kernel([x], [masked])
+        out = tape.like(x, wanted)
+        tape.kernel([unsafe], [out])
+        del unsafe, masked
     if tape.recording and x.requires_grad:
         tape.saves()
     kept = out.data
@@ -374,6 +401,7 @@ def quantized_linear(x: Tensor, weight: Parameter, bias: Parameter | None) -> Te
     rows = x.numel // inner
     with tape.within("casts"):
         whole = tape.empty(weight.shape, low, batched=False)
+    tape.kernel([], [whole])
     out = tape.empty((*x.shape[:-1], columns), low, batched=x.batched)
     tape.product(rows, columns, inner, batched=x.batched, itemsize=low.itemsize)
     del whole
@@ -385,6 +413,7 @@ def quantized_linear(x: Tensor, weight: Parameter, bias: Parameter | None) -> Te
             return [None, of_b][:count]
         with tape.within("casts"):
             again = tape.empty(weight.shape, low, batched=False)
+        tape.kernel([], [again])
         result = tape.empty(shape, low, batched=batched)
         tape.product(rows, inner, columns, batched=grad.batched, itemsize=low.itemsize)
         del again
@@ -654,8 +683,8 @@ def math_attention(
 ) -> Tensor:
     """torch's composed attention, taken where no kernel fits (fp32 with grouped keys, for one).
 
-    Half types are computed in fp32; queries and keys are both scaled; the mask is added to the scores
-    (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
+    Half types are computed in fp32; queries and keys are both scaled; the mask is added to the scores in place. The
+    weights are returned too, in the inputs' type, though nobody takes them (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
     """
     tape = q.tape
     dtype = q.dtype
@@ -672,12 +701,14 @@ def math_attention(
     scores = matmul(copy(q), copy(k), (heads.query, heads.queries, heads.keys), heads.width)
     del q, k
     if mask is not None:
-        scores = add(scores, mask)
-    weights = softmax(scores)
+        scores = add_inplace(scores, mask)
+    weights = softmax(scores, safe=True)
     del scores, mask
     weights = dropout(weights, dropout_probability)
+    returned = tape.like(weights, dtype) if dtype is not weights.dtype else None
     out = matmul(weights, copy(v), (heads.query, heads.queries, heads.value_width), heads.keys)
     tape.autocast = outer
+    del returned
     return cast(out, dtype).view(heads.queries, heads.query * heads.value_width)
 
 
@@ -799,7 +830,9 @@ def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """``nn.BatchNorm2d`` in training: keeps input, batch mean and reciprocal deviation; 16-bit inputs stay 16-bit.
 
     Three kernels forward (the count of batches, the statistics, the result) and two backward; on NCHW tensors the sums
-    run one thread block a channel (aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_collect_statistics).
+    run one thread block a channel. cuDNN takes no bf16 here; torch's own kernels load one element a thread, so 16-bit
+    ones fill half of what fp32 would, and their backward stays in its channel's block throughout
+    (aten/src/ATen/native/Normalization.cpp, cuda/Normalization.cuh: batch_norm_backward_kernel).
     """
     tape = x.tape
     operands = [tape.parameter(weight), tape.parameter(bias)]
@@ -808,14 +841,16 @@ def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     out = tape.like(x)
     statistics = [tape.empty((channels,), Dtype.FP32, batched=False) for _ in range(2)]
     tape.kernel([], [])
-    tape.kernel([x], statistics, blocks=channels)
+    native = x.dtype is Dtype.BF16
+    blocks = channels // 2 if native else channels
+    tape.kernel([x], statistics, blocks=blocks)
     tape.kernel([x], [out], same_call=True)
     kept = (x.data, statistics)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(kept[0])
-        tape.kernel([grad, kept[0]], [], blocks=channels)
-        tape.kernel([grad, kept[0]], [result], same_call=True)
+        tape.kernel([grad, kept[0]], [], blocks=blocks)
+        tape.kernel([grad, kept[0]], [result], blocks=blocks if native else 0, same_call=True)
         return [result, *(tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands)]
 
     return tape.record(out, [x, *operands], backward)

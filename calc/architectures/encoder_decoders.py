@@ -1,0 +1,270 @@
+"""Encoder-decoders (transformers/models/{t5,mt5,umt5,bart,mbart,pegasus,marian,blenderbot,m2m_100}/modeling_*.py).
+
+The encoder's output is one tensor that every block of the decoder attends to. Labels are as long as the decoder's
+input; the loss is the plain cross-entropy over every position.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calc.architectures.attention import attend
+from calc.architectures.decoders import activation
+from calc.errors import ScenarioError
+from calc.replay import ops
+from calc.replay.layers import Blocks, Embedding, LayerNorm
+from calc.replay.ops import Heads
+from calc.replay.tape import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from calc.architectures.model import Shape
+    from calc.replay.layers import Build
+    from calc.replay.tape import Parameter, Tape, Tensor
+
+
+class Attention:
+    """Queries from one sequence, keys and values from the same or another one."""
+
+    def __init__(
+        self,
+        build: Build,
+        hidden: int,
+        heads: int,
+        width: int,
+        *,
+        dropout: float,
+        causal: bool,
+        biases: Sequence[bool] = (True, True, True, True),
+        names: Sequence[str] = ("q_proj", "k_proj", "v_proj", "out_proj"),
+    ) -> None:
+        self.kind = build.attention
+        self.dropout = dropout
+        self.causal = causal
+        self.heads = heads
+        self.width = width
+        self.q, self.k, self.v = (
+            build.linear(name, hidden, heads * width, bias=bias, attention=True)
+            for name, bias in zip(names[:3], biases[:3], strict=True)
+        )
+        self.o = build.linear(names[3], heads * width, hidden, bias=biases[3], attention=True)
+
+    def __call__(self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        source = x if source is None else source
+        q, k, v = self.q(x), self.k(source), self.v(source)
+        heads = Heads(self.heads, self.heads, self.width, self.width, x.shape[0], source.shape[0], causal=self.causal)
+        out = attend(self.kind, q, k, v, heads, dropout=self.dropout, mask=mask, bias=bias, fp32_softmax=False)
+        del q, k, v
+        return self.o(out)
+
+
+class FeedForward:
+    """``fc2(dropout(act(fc1(x))))``."""
+
+    def __init__(self, build: Build, hidden: int, inner: int, *, act: str, dropout: float) -> None:
+        self.act = act
+        self.dropout = dropout
+        self.up = build.linear("fc1", hidden, inner)
+        self.down = build.linear("fc2", inner, hidden)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(ops.dropout(activation(self.act, self.up(x)), self.dropout))
+
+
+class Block:
+    """Self-attention, attention to the encoder's output in a decoder, feed-forward, each added to its input.
+
+    ``pre_norm``: normalizes each part's input; else the sum.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feed_forward: Callable[[Tensor], Tensor],
+        norms: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        dropout: float,
+        pre_norm: bool,
+    ) -> None:
+        self.attention = attention
+        self.cross = cross
+        self.feed_forward = feed_forward
+        self.norms = tuple(norms)
+        self.dropout = dropout
+        self.pre_norm = pre_norm
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        source: Tensor | None = None,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        cross_mask: Tensor | None = None,
+    ) -> Tensor:
+        tape, cross = x.tape, self.cross
+        with tape.within("attention"):
+            x = self._part(x, self.norms[0], lambda h: self.attention(h, None, mask=mask, bias=bias))
+            if cross is not None:
+                x = self._part(x, self.norms[1], lambda h: cross(h, source, mask=cross_mask))
+        with tape.within("mlp"):
+            return self._part(x, self.norms[-1], self.feed_forward)
+
+    def _part(self, x: Tensor, norm: Callable[[Tensor], Tensor], branch: Callable[[Tensor], Tensor]) -> Tensor:
+        inner = norm(x) if self.pre_norm else x
+        inner = branch(inner)
+        inner = ops.dropout(inner, self.dropout)
+        x = ops.add(x, inner)
+        return x if self.pre_norm else norm(x)
+
+
+def decoder_mask(tape: Tape, x: Tensor, attention: str) -> Tensor | None:
+    """Eager attention's additive causal mask of each sample; the fused kernels take none (masking_utils.py, eager_mask)."""
+    if attention != "eager":
+        return None
+    tokens = x.shape[0]
+    return tape.empty((tokens, tokens), x.dtype, batched=True)
+
+
+def shifted_labels(tape: Tape, tokens: int) -> Tensor:
+    """The decoder's input: the labels moved by one (shift_tokens_right)."""
+    return tape.empty((tokens,), Dtype.INT64, batched=True)
+
+
+class T5Norm:
+    """T5LayerNorm: the mean square in fp32, the product with the input as it is, cast to the weight's type."""
+
+    def __init__(self, build: Build, name: str, width: int) -> None:
+        self.width = width
+        self.weight = build.parameter(f"{name}.weight", (width,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        variance = ops.mean_last(ops.power(ops.cast(x, Dtype.FP32)), x.numel // self.width)
+        variance = ops.shift(variance)
+        x = ops.mul(x, ops.pointwise(variance, keeps="output", temporaries=2))
+        del variance
+        if self.weight.dtype.itemsize == 2:
+            x = ops.cast(x, self.weight.dtype)
+        return ops.mul(x.tape.parameter(self.weight), x)
+
+
+class T5FeedForward:
+    """T5DenseActDense and T5DenseGatedActDense: the down projection's input takes that weight's type."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, inner = config["d_model"], config["d_ff"]
+        self.act = config["dense_act_fn"]
+        self.dropout = config["dropout_rate"]
+        gated = config["is_gated_act"]
+        self.up = build.linear("wi_0" if gated else "wi", hidden, inner, bias=False)
+        self.linear = build.linear("wi_1", hidden, inner, bias=False) if gated else None
+        self.down = build.linear("wo", inner, hidden, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        inner = activation(self.act, self.up(x))
+        if self.linear is not None:
+            inner = ops.mul(inner, self.linear(x))
+        inner = ops.dropout(inner, self.dropout)
+        inner = ops.cast(inner, self.down.weight.dtype)
+        return self.down(inner)
+
+
+def relative_position_bias(tape: Tape, table: Parameter, queries: int, keys: int, *, recomputed: bool) -> Tensor:
+    """A learned number for each head and distance of positions (T5Attention.compute_bias).
+
+    The buckets of all pairs are kept, but where the block that computes them is ``recomputed``.
+    """
+    with tape.within("attention"):
+        scratch = [tape.empty((queries, keys), Dtype.INT64, batched=False) for _ in range(5)]
+        buckets = tape.empty((queries, keys), Dtype.INT64, batched=False)
+        del scratch
+        kept = None if recomputed else buckets
+        bias = ops.embedding(tape, queries * keys, table, batched=False, indices=kept)
+        return bias.view(table.shape[-1], queries, keys)
+
+
+class T5Stack:
+    """T5Stack: blocks that share the first one's position bias (each of UMT5's blocks has its own)."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any], table: Embedding, *, decoder: bool) -> None:
+        self.kind = build.attention
+        self.table = table
+        self.decoder = decoder
+        self.heads = config["num_heads"]
+        self.dropout = config["dropout_rate"]
+        self.bias_per_block = config["model_type"] == "umt5"
+        self.recomputed = build.checkpointing == "full"
+        buckets = (config["relative_attention_num_buckets"], self.heads)
+        if not self.bias_per_block:
+            self.position_table = build.parameter("relative_attention_bias.weight", buckets)
+        hidden = config["d_model"]
+
+        def attention(*, causal: bool) -> Attention:
+            names, biases = ("q", "k", "v", "o"), (False,) * 4
+            return Attention(
+                build, hidden, self.heads, config["d_kv"], dropout=self.dropout, causal=causal, biases=biases, names=names
+            )
+
+        def block(_: int) -> Block:
+            norms = [T5Norm(build, "layer_norm", hidden) for _ in range(3 if decoder else 2)]
+            return Block(
+                attention(causal=decoder),
+                attention(causal=False) if decoder else None,
+                T5FeedForward(build, config),
+                norms,
+                dropout=self.dropout,
+                pre_norm=True,
+            )
+
+        layers = config["num_decoder_layers"] if decoder else config["num_layers"]
+        self.blocks = Blocks(build, ["block"] * layers, block)
+        self.norm = T5Norm(build, "final_layer_norm", hidden)
+
+    def __call__(self, tape: Tape, tokens: int, source: Tensor | None = None) -> Tensor:
+        with tape.within("embeddings"):
+            embedded = self.table(tape, tokens)
+            mask = decoder_mask(tape, embedded, self.kind) if self.decoder else None
+            x = ops.dropout(embedded, self.dropout)
+        shared: dict[str, Tensor | None] = {"mask": mask, "source": source}
+        shared["bias"] = relative_position_bias(tape, self.position_table, tokens, tokens, recomputed=self.recomputed)
+        if source is not None:
+            shared["cross_mask"] = self._zero_bias(tape, tokens, source.shape[0], x)
+        x = self.blocks(tape, x, **shared)
+        with tape.within("final norm"):
+            return ops.dropout(self.norm(x), self.dropout)
+
+    def _zero_bias(self, tape: Tape, queries: int, keys: int, x: Tensor) -> Tensor:
+        """What stands in cross-attention for a bias: zeros, of which checkpointing wants a gradient (T5Attention.forward)."""
+        dtype = x.dtype if tape.autocast is None else tape.autocast.dtype
+        with tape.within("attention"):
+            zeros = tape.empty((self.heads, queries, keys), dtype, batched=False)
+        return tape.leaf(zeros) if self.recomputed else zeros
+
+
+class T5:
+    """T5ForConditionalGeneration, MT5ForConditionalGeneration."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        if build.attention == "flash-attention-2":
+            message = "T5 adds a learned bias to its scores, which no flash kernel takes; choose sdpa or eager"
+            raise ScenarioError("attention", message)
+        hidden = config["d_model"]
+        self.scales_output = config.get("scale_decoder_outputs", False)
+        table = Embedding(build, "shared", config["vocab_size"], hidden)
+        self.encoder = T5Stack(build, config, table, decoder=False)
+        self.decoder = T5Stack(build, config, table, decoder=True)
+        with build.without_adapters():
+            self.head = build.linear("lm_head", hidden, config["vocab_size"], bias=False, tied=table.weight)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        source = self.encoder(tape, shape.sequence_length)
+        tokens = shape.target_length or shape.sequence_length
+        labels = shifted_labels(tape, tokens)
+        x = self.decoder(tape, tokens, source)
+        with tape.within("logits"):
+            logits = self.head(ops.scale(x) if self.scales_output else x)
+            loss = ops.cross_entropy(logits)
+            del labels
+            return loss
