@@ -829,10 +829,10 @@ def convolution(
 def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """``nn.BatchNorm2d`` in training: keeps input, batch mean and reciprocal deviation; 16-bit inputs stay 16-bit.
 
-    Three kernels forward (the count of batches, the statistics, the result) and two backward; on NCHW tensors the sums
-    run one thread block a channel. cuDNN takes no bf16 here; torch's own kernels load one element a thread, so 16-bit
-    ones fill half of what fp32 would, and their backward stays in its channel's block throughout
-    (aten/src/ATen/native/Normalization.cpp, cuda/Normalization.cuh: batch_norm_backward_kernel).
+    Three kernels forward (the count of batches, the statistics, the result) and two backward. cuDNN takes no bf16 here;
+    torch's own sums run one block of 512 threads a channel on NCHW tensors, one element a thread, and backward stays in
+    these blocks throughout (aten/src/ATen/native/Normalization.cpp; cuda/Normalization.cuh,
+    batch_norm_collect_statistics_kernel, batch_norm_backward_kernel).
     """
     tape = x.tape
     operands = [tape.parameter(weight), tape.parameter(bias)]
@@ -841,16 +841,15 @@ def batch_norm(x: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     out = tape.like(x)
     statistics = [tape.empty((channels,), Dtype.FP32, batched=False) for _ in range(2)]
     tape.kernel([], [])
-    native = x.dtype is Dtype.BF16
-    blocks = channels // 2 if native else channels
-    tape.kernel([x], statistics, blocks=blocks)
+    threads = channels * 512 if x.dtype is Dtype.BF16 else 0
+    tape.kernel([x], statistics, threads=threads)
     tape.kernel([x], [out], same_call=True)
     kept = (x.data, statistics)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(kept[0])
-        tape.kernel([grad, kept[0]], [], blocks=blocks)
-        tape.kernel([grad, kept[0]], [result], blocks=blocks if native else 0, same_call=True)
+        tape.kernel([grad, kept[0]], [], threads=threads)
+        tape.kernel([grad, kept[0]], [result], threads=threads, same_call=True)
         return [result, *(tape.empty(o.shape, o.dtype, batched=False) if o.requires_grad else None for o in operands)]
 
     return tape.record(out, [x, *operands], backward)

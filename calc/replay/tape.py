@@ -67,8 +67,8 @@ class Kernel(NamedTuple):
     ``contracts_rows`` the rows are what is summed over, as in a weight's gradient (then the result is columns x inner).
     ``itemsize`` is that of the operands: it selects the matrix rate. ``recomputed`` marks what activation checkpointing
     runs again in backward. ``fused`` names kernels that never write an attention's scores, ``drops`` those of them that
-    draw a dropout mask. ``blocks`` is how many thread blocks run at most where that is few (0: as many as fit), as in a
-    sum over all but the channels. ``same_call`` marks what an operation launches after its first kernel: no further
+    draw a dropout mask. ``threads`` is how many threads run at most, each with one operand of ``itemsize`` on its way,
+    where that may be too few to fill the memory's pipeline (0: enough). ``same_call`` marks what an operation launches after its first kernel: no further
     cost on the host. ``convolution`` marks products whose operands cuDNN pads to the tensor cores' alignment, ``vector``
     those off the tensor cores.
     """
@@ -90,7 +90,7 @@ class Kernel(NamedTuple):
     contracts_rows: bool = False
     fused: Fused = Fused.NONE
     drops: bool = False
-    blocks: int = 0
+    threads: int = 0
     same_call: bool = False
     convolution: bool = False
     vector: bool = False
@@ -300,7 +300,7 @@ class Tape:
     # ---- time
 
     def kernel(
-        self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, blocks: int = 0, same_call: bool = False
+        self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, threads: int = 0, same_call: bool = False
     ) -> None:
         """A kernel bound by memory traffic."""
         if self._phantom:
@@ -311,9 +311,9 @@ class Tape:
                 batched += tensor.nbytes
             else:
                 fixed += tensor.nbytes
-        sizes = (0, 0, batched, fixed, 0, 0, 0, 0, 4)
+        sizes = (0, 0, batched, fixed, 0, 0, 0, 0, reads[0].dtype.itemsize if threads else 0)
         where = (self._phase, self._block[1], self._recomputing)
-        self.kernels.append(Kernel(*where, *sizes, blocks=blocks, same_call=same_call))
+        self.kernels.append(Kernel(*where, *sizes, threads=threads, same_call=same_call))
 
     def product(
         self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1,
