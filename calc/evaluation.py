@@ -11,6 +11,7 @@ from calc.breakdown import components
 from calc.memory import StepMemory, step_memory
 from calc.replay.tape import Phase
 from calc.scenario import Scenario, ZeroGrad, parse
+from calc.timing import step_time, step_times, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
     limit = scenario.gpu.limit_bytes
     breakdown = components(scenario, memory, micro_batch, allocation)
+    plan = _plan(scenario, limits)
     return {
         "scenario": dict(scenario.filled),
         "model": {
@@ -80,7 +82,30 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,
         "next_needs_bytes": limits.next_needs_bytes,
-        "plan": _plan(scenario, limits),
+        **_time(scenario, memory, micro_batch, plan),
+        "plan": plan,
+    }
+
+
+def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Seconds of one optimizer step, all accumulation steps included, and what they are spent on."""
+    exact = plan and plan["exact"]
+    passes = exact["accumulation_steps"] if exact and exact["micro_batch"] == micro_batch else 1
+    time = step_time(scenario, memory.step, micro_batch, passes)
+    if time is None:
+        return {"step_seconds": None, "samples_per_second": None, "time": None}
+    samples = micro_batch * passes
+    return {
+        "step_seconds": time.seconds,
+        "samples_per_second": samples / time.seconds,
+        "time": {
+            "accumulation_steps": passes,
+            "compute_seconds": time.compute_seconds,
+            "memory_seconds": time.memory_seconds,
+            "optimizer_seconds": time.optimizer_seconds,
+            "launch_seconds": time.launch_seconds,
+            "model_flops_utilization": utilization(scenario, memory.step, samples, passes, time.seconds),
+        },
     }
 
 
@@ -125,6 +150,7 @@ def curves(given: Mapping[str, Any]) -> dict[str, Any]:
     micro_batch = scenario.micro_batch or max(limits.expected, 1)
     batches = _batches(max(limits.optimistic, micro_batch))
     peaks = [memory.requested_peaks(b) for b in batches]
+    times = step_times(scenario, memory.step, batches)
     return {
         "memory": {
             "micro_batch": batches,
@@ -134,6 +160,13 @@ def curves(given: Mapping[str, Any]) -> dict[str, Any]:
             "limit_bytes": scenario.gpu.limit_bytes,
         },
         "timeline": timeline(memory, micro_batch),
+        "throughput": {
+            "micro_batch": batches,
+            "step_seconds": [t.seconds for t in times],
+            "samples_per_second": [b / t.seconds for b, t in zip(batches, times, strict=True)],
+        }
+        if times
+        else None,
         "micro_batch": micro_batch,
         "max_micro_batch": limits.expected,
         "max_micro_batch_safe": limits.safe,
