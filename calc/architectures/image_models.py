@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import resnet, vision_transformers
+from calc.architectures import mobile, resnet, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -12,5 +12,6 @@ if TYPE_CHECKING:
 IMAGE_MODELS: dict[str, Architecture] = {
     "deit": vision_transformers.deit,
     "vit": vision_transformers.ImageClassifier,
+    **dict.fromkeys(mobile.PLANS, mobile.MobileNet),
     **dict.fromkeys(resnet.VARIANTS, resnet.ResNet),
 }
