@@ -169,6 +169,20 @@ def default_node_link(
     return None
 
 
+# Adapters of NVIDIA's own servers of each generation (data sheets of DGX-1, DGX A100, DGX H100, DGX B200).
+_SERVER_NETWORKS = {
+    "nvlink-2": "infiniband-edr-x4",
+    "nvlink-3": "infiniband-hdr-x8",
+    "nvlink-4": "infiniband-ndr-x8",
+    "nvlink-5": "infiniband-ndr-x8",
+}
+
+
+def default_network(node_link: str) -> str:
+    """Name the network that servers with this link usually have; 100 Gbit/s Ethernet for all but NVIDIA's own."""
+    return _SERVER_NETWORKS.get(node_link, "ethernet-100g")
+
+
 def ring_latency(passes: int, gpus: int, nodes: int, fabric: Fabric) -> float:
     """Latency of a ring, in seconds: ``launch + passes x [(n - nodes) hop_node + (nodes - 1) hop_network]``.
 

@@ -97,7 +97,7 @@ def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
     )
     if link is None:
         raise ScenarioError("gpus", f"{card.name} has no link to others that this page knows: use 1")
-    return link
+    return f"{link}+{collectives.default_network(link)}"
 
 
 def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: int) -> dict[str, Any]:

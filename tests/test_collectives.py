@@ -127,6 +127,13 @@ def test_an_object_reads_as_the_text() -> None:
     assert collectives.read_fabric(spelled) == collectives.read_fabric("nvlink-4+infiniband-ndr-x8")
 
 
+def test_servers_have_the_network_of_their_generation() -> None:
+    for link in collectives.links():
+        if collectives.links()[link].kind == "node":
+            found = collectives.read_fabric(f"{link}+{collectives.default_network(link)}")
+            assert found.adapters_per_node == {"nvlink-2": 4, "nvlink-3": 8, "nvlink-4": 8, "nvlink-5": 8}.get(link, 1)
+
+
 def test_every_link_names_its_source() -> None:
     for link in collectives.links().values():
         assert link.source

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("numpy")
-
-from calc import collectives, planner, scaling
+from calc import collectives, scaling
 from calc.errors import ScenarioError
-from calc.planner import COMPONENTS, PHASES, Machine, Objective, Plan, Recipe
+from calc.planner import search as planner
+from calc.planner.search import COMPONENTS, PHASES, Machine, Objective, Plan, Recipe
 from calc.scaling import Layout, ModelShape, Strategy, Workload
 from calc.scaling.memory import Division, division, pipeline_activation_share
 

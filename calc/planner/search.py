@@ -1,4 +1,4 @@
-"""The planner: every recipe x layout x micro-batch scored at once with numpy, and the best plans explained.
+"""Every recipe x layout x micro-batch scored at once with numpy.
 
 A recipe is one choice of checkpointing, precision, optimizer, attention and loss, as one GPU runs it. Shares and
 exchanges come from :mod:`calc.scaling`; a test holds the arrays equal to its scalar functions.
@@ -369,6 +369,18 @@ def search(
         seconds[:, index] = _seconds((forward, backward), layout, steps[index], exact[index], context)
     feasible = exact[None] & (memory <= machine.limit_bytes)
     return Candidates(recipes, candidate_layouts, micro_batches, steps, memory, seconds, feasible, machine)
+
+
+def within(
+    found: Candidates, update_seconds: float | None = None, dollars_per_update: float | None = None
+) -> Candidates:
+    """Narrow the feasible candidates to those within a time or a price per update."""
+    feasible = found.feasible
+    if update_seconds is not None:
+        feasible = feasible & (found.update_seconds <= update_seconds)
+    if dollars_per_update is not None:
+        feasible = feasible & (found.dollars_per_update() <= dollars_per_update)
+    return replace(found, feasible=feasible)
 
 
 def best(found: Candidates, objective: Objective = Objective.TIME) -> Plan | None:

@@ -1,0 +1,169 @@
+"""Recipes from a scenario: each allowed choice of settings replayed once and sampled at a few micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from calc import throughput
+from calc.breakdown import moving_bytes
+from calc.catalog.gpus import supports
+from calc.errors import ScenarioError
+from calc.memory import step_memory
+from calc.multi_gpu import workload_of
+from calc.optimizer_step import OptimizerStep
+from calc.planner.search import COMPONENTS, Recipe
+from calc.replay.tape import Phase
+from calc.scaling import Layout
+from calc.scenario import Attention, Checkpointing, Loss, Optimizer, Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from enum import StrEnum
+
+    from calc.memory import StepMemory
+    from calc.scenario import Scenario
+
+_KINDS: Mapping[str, type[StrEnum]] = {
+    "checkpointing": Checkpointing,
+    "precision": Precision,
+    "optimizer": Optimizer,
+    "attention": Attention,
+    "loss": Loss,
+}
+# Micro-batches at which a recipe is sampled; between them bytes and seconds are taken as linear.
+_SAMPLE_FACTOR = 4
+# Forward is a third of a step's operations, a quarter where backward runs it again (Kaplan et al. 2020, section 2.1;
+# Korthikanti et al. 2022, section 5).
+_FORWARD_SHARE, _FORWARD_SHARE_RECOMPUTED = 1 / 3, 1 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the planner may choose from, the scenario's own choice first."""
+
+    checkpointing: tuple[str, ...]
+    precision: tuple[str, ...]
+    optimizer: tuple[str, ...]
+    attention: tuple[str, ...]
+    loss: tuple[str, ...]
+
+    def combinations(self) -> Iterator[dict[str, str]]:
+        """Yield every combination, the scenario's own first."""
+        names = tuple(_KINDS)
+        for values in product(*(getattr(self, name) for name in names)):
+            yield dict(zip(names, values, strict=True))
+
+
+def allowed_choices(scenario: Scenario, given: Mapping[str, Sequence[str]] | None = None) -> Allowed:
+    """Fill in what may be chosen: by default what changes no result but time and memory.
+
+    That is checkpointing, fused attention and the fused loss; precision and optimizer stay the scenario's unless more
+    are given.
+
+    Raises
+    ------
+    ScenarioError
+        If a word is unknown, or a precision is not the card's.
+    """
+    own = {name: str(getattr(scenario, name)) for name in _KINDS}
+    free = {"checkpointing": ["none", "full"], "attention": ["sdpa"] if own["attention"] == "eager" else []}
+    if scenario.shape.sequence_length:
+        free["loss"] = ["standard", "fused"]
+    choices: dict[str, tuple[str, ...]] = {}
+    for name, kind in _KINDS.items():
+        words = list((given or {}).get(name) or free.get(name, []))
+        known = {member.value for member in kind}
+        for word in words:
+            if word not in known:
+                raise ScenarioError(f"allow.{name}", f"{word!r} is not known: allowed are {', '.join(sorted(known))}")
+        choices[name] = tuple(dict.fromkeys([own[name], *words] if not (given or {}).get(name) else words))
+    card = scenario.gpu.catalog
+    if card is not None:
+        for precision in choices["precision"]:
+            if not supports(card, precision):
+                raise ScenarioError("allow.precision", f"{card.name} has no {precision}")
+    return Allowed(**choices)
+
+
+def _samples(memory: StepMemory, limit_bytes: int, ways: int, largest: int) -> list[int]:
+    """Micro-batches to sample: powers of four up to what could fit when activations are divided ``ways`` times."""
+    per_sample = max(1, memory.requested_peak(2) - memory.requested_peak(1))
+    end = max(2, min(largest, ways * limit_bytes // per_sample + 1))
+    found = [1]
+    while found[-1] * _SAMPLE_FACTOR < end:
+        found.append(found[-1] * _SAMPLE_FACTOR)
+    return [*found, end]
+
+
+def _component_bytes(memory: StepMemory, samples: Sequence[int]) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for phase in Phase:
+        columns: dict[str, list[float]] = {name: [] for name in COMPONENTS}
+        for micro_batch in samples:
+            moving = moving_bytes(memory, micro_batch, phase)
+            values = {
+                "weights": memory.weights_bytes,
+                "gradients": moving["gradients"][0],
+                "optimizer_state": memory.state_bytes,
+                "activations": moving["activations"][0],
+                "logits_and_loss": moving["logits"][0],
+                "casts": moving["casts"][0],
+                "temporaries": moving["temporaries"][0],
+                "workspace": memory.workspace_bytes,
+            }
+            for name, value in values.items():
+                columns[name].append(float(value))
+        found[phase.value] = columns
+    return found
+
+
+def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_batch: int, ways: int) -> Recipe:
+    """Replay a scenario under settings and sample it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of one or more GPUs; the recipe is what one with the whole model does.
+    settings : Mapping
+        A value for each choice.
+    largest_micro_batch : int
+        Beyond which nothing is asked.
+    ways : int
+        Into how many parts activations may be divided.
+    """
+    words: dict[str, Any] = {name: kind(settings[name]) for name, kind in _KINDS.items()}
+    changed = replace(scenario, **words, layout=Layout())
+    memory = step_memory(changed, gradients_kept=True)
+    samples = _samples(memory, scenario.gpu.limit_bytes, ways, largest_micro_batch)
+    card = scenario.gpu.catalog
+    if card is None:
+        raise ScenarioError("gpu", "the planner needs the card's speed: choose a card from the list")
+    machine = throughput.Machine.of(card)
+    precision = words["precision"]
+    work = throughput.Work.of(
+        memory.step.profile, OptimizerStep.of(words["optimizer"], memory.step.parameters, precision)
+    )
+    times = [work.time(micro_batch, machine, str(precision)) for micro_batch in samples]
+    recomputed = words["checkpointing"] is Checkpointing.FULL
+    share = _FORWARD_SHARE_RECOMPUTED if recomputed else _FORWARD_SHARE
+    passes = [time.seconds - time.optimizer_seconds for time in times]
+    return Recipe(
+        settings=dict(settings),
+        changes=sum(str(getattr(scenario, name)) != value for name, value in settings.items()),
+        micro_batches=samples,
+        component_bytes=_component_bytes(memory, samples),
+        forward_seconds=[share * seconds for seconds in passes],
+        backward_seconds=[(1 - share) * seconds for seconds in passes],
+        work=workload_of(
+            changed,
+            memory.step,
+            micro_batch=1,
+            accumulation_steps=1,
+            forward_seconds=0.0,
+            backward_seconds=0.0,
+            optimizer_seconds=times[0].optimizer_seconds,
+        ),
+        shape=memory.step.shape_for_division,
+    )
