@@ -6,6 +6,7 @@ input; the loss is the plain cross-entropy over every position.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.attention import attend
@@ -265,6 +266,153 @@ class T5:
         x = self.decoder(tape, tokens, source)
         with tape.within("logits"):
             logits = self.head(ops.scale(x) if self.scales_output else x)
+            loss = ops.cross_entropy(logits)
+            del labels
+            return loss
+
+
+class BartStack:
+    """The encoder or the decoder of BART and its kin, which differ in the options of `Seq2SeqKind`."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any], kind: Seq2SeqKind, table: Embedding, *, decoder: bool) -> None:
+        side = "decoder" if decoder else "encoder"
+        hidden, heads = config["d_model"], config[f"{side}_attention_heads"]
+        self.attention = build.attention
+        self.kind = kind
+        self.decoder = decoder
+        self.table = table
+        self.dropout = config["dropout"]
+        self.positions = kind.positions(build, config["max_position_embeddings"], hidden)
+        self.embedding_norm = LayerNorm(build, "layernorm_embedding", hidden) if kind.embedding_norm else None
+
+        def attention(*, causal: bool) -> Attention:
+            return Attention(build, hidden, heads, hidden // heads, dropout=config["attention_dropout"], causal=causal)
+
+        def block(_: int) -> Block:
+            feed_forward = FeedForward(
+                build,
+                hidden,
+                config[f"{side}_ffn_dim"],
+                act=config["activation_function"],
+                dropout=config["activation_dropout"],
+            )
+            return Block(
+                attention(causal=decoder),
+                attention(causal=False) if decoder else None,
+                feed_forward,
+                [LayerNorm(build, "layer_norm", hidden) for _ in range(3 if decoder else 2)],
+                dropout=self.dropout,
+                pre_norm=kind.pre_norm,
+            )
+
+        self.blocks = Blocks(build, ["block"] * config[f"{side}_layers"], block)
+        self.norm = LayerNorm(build, "layer_norm", hidden) if kind.pre_norm else None
+
+    def __call__(self, tape: Tape, tokens: int, source: Tensor | None = None) -> Tensor:
+        with tape.within("embeddings"):
+            embedded = ops.scale(self.table(tape, tokens))
+            positions = self.positions(tape, tokens, batched=self.kind.own_positions(decoder=self.decoder))
+            x = ops.add(embedded, positions)
+            if self.embedding_norm is not None:
+                x = self.embedding_norm(x)
+            x = ops.dropout(x, self.dropout)
+        mask = decoder_mask(tape, embedded, self.attention) if self.decoder else None
+        x = self.blocks(tape, x, mask=mask, source=source)
+        del positions
+        with tape.within("final norm"):
+            return x if self.norm is None else self.norm(x)
+
+
+class BufferedPositions:
+    """Sinusoids in a buffer, looked up without a gradient (M2M100SinusoidalPositionalEmbedding)."""
+
+    def __init__(self, build: Build, rows: int, width: int) -> None:
+        self.width = width
+        self.dtype = build.dtype
+        build.buffer(rows * width * build.dtype.itemsize)
+
+    def __call__(self, tape: Tape, tokens: int, *, batched: bool = True) -> Tensor:
+        return tape.empty((tokens, self.width), self.dtype, batched=batched)
+
+
+@dataclass(frozen=True)
+class Seq2SeqKind:
+    """What tells BART's kin apart.
+
+    ``position_kind``: ``learned``, ``frozen`` (sinusoids in a parameter that does not train) or ``buffer``;
+    ``position_offset`` rows come on top. ``logits_bias``: an fp32 or model-type buffer added to the logits.
+    """
+
+    pre_norm: bool
+    embedding_norm: bool
+    position_kind: str
+    position_offset: int
+    logits_bias: bool
+
+    def positions(self, build: Build, rows: int, width: int) -> Embedding | BufferedPositions:
+        """The position table of one stack."""
+        rows += self.position_offset
+        if self.position_kind == "buffer":
+            return BufferedPositions(build, rows, width)
+        trainable = False if self.position_kind == "frozen" else None
+        return Embedding(build, "embed_positions", rows, width, of_tokens=False, trainable=trainable)
+
+    def own_positions(self, *, decoder: bool) -> bool:
+        """Whether each sample's positions are looked up: BART's encoder expands the ids over the batch."""
+        return self.position_kind == "buffer" or (self.position_offset > 0 and not decoder)
+
+
+SEQ2SEQ_KINDS = {
+    "bart": Seq2SeqKind(pre_norm=False, embedding_norm=True, position_kind="learned", position_offset=2, logits_bias=True),
+    "blenderbot": Seq2SeqKind(
+        pre_norm=True, embedding_norm=False, position_kind="learned", position_offset=0, logits_bias=True
+    ),
+    "m2m_100": Seq2SeqKind(
+        pre_norm=True, embedding_norm=False, position_kind="buffer", position_offset=2, logits_bias=False
+    ),
+    "marian": Seq2SeqKind(
+        pre_norm=False, embedding_norm=False, position_kind="frozen", position_offset=0, logits_bias=True
+    ),
+    "mbart": Seq2SeqKind(pre_norm=True, embedding_norm=True, position_kind="learned", position_offset=2, logits_bias=True),
+    "pegasus": Seq2SeqKind(
+        pre_norm=True, embedding_norm=False, position_kind="frozen", position_offset=0, logits_bias=True
+    ),
+}
+
+
+class Bart:
+    """BartForConditionalGeneration and its kin by `SEQ2SEQ_KINDS`.
+
+    LayerDrop leaves blocks out at random; the memory is that of a step that drops none.
+    """
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        kind = SEQ2SEQ_KINDS[config["model_type"]]
+        hidden, vocabulary = config["d_model"], config["vocab_size"]
+        self.dtype = build.dtype
+        table = Embedding(build, "shared", vocabulary, hidden)
+        target = table
+        if not config.get("share_encoder_decoder_embeddings", True):
+            vocabulary = config["decoder_vocab_size"]
+            target = Embedding(build, "decoder.embed_tokens", vocabulary, hidden)
+        self.encoder = BartStack(build, config, kind, table, decoder=False)
+        self.decoder = BartStack(build, config, kind, target, decoder=True)
+        tied = target.weight if config["tie_word_embeddings"] else None
+        with build.without_adapters():
+            self.head = build.linear("lm_head", hidden, vocabulary, bias=False, tied=tied)
+        self.logits_bias = kind.logits_bias
+        if kind.logits_bias:
+            build.buffer(vocabulary * build.dtype.itemsize)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        tokens = shape.target_length or shape.sequence_length
+        labels = shifted_labels(tape, tokens)
+        source = self.encoder(tape, shape.sequence_length)
+        x = self.decoder(tape, tokens, source)
+        with tape.within("logits"):
+            logits = self.head(x)
+            if self.logits_bias:
+                logits = ops.add(logits, tape.constant((logits.shape[-1],), self.dtype))
             loss = ops.cross_entropy(logits)
             del labels
             return loss

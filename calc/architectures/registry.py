@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "bart": encoder_decoders.Bart,
     "bert": encoders.Bert,
+    "blenderbot": encoder_decoders.Bart,
     "camembert": encoders.Roberta,
     "distilbert": encoders.DistilBert,
     "gemma": llama_like.gemma,
@@ -20,11 +22,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": decoders.GPT2,
     "gpt_neox": llama_like.gpt_neox,
     "llama": llama_like.llama,
+    "m2m_100": encoder_decoders.Bart,
+    "marian": encoder_decoders.Bart,
+    "mbart": encoder_decoders.Bart,
     "mistral": llama_like.llama,
     "mt5": encoder_decoders.T5,
     "olmo": llama_like.olmo,
     "olmo2": llama_like.olmo2,
     "opt": llama_like.opt,
+    "pegasus": encoder_decoders.Bart,
     "phi": llama_like.phi,
     "phi3": llama_like.phi3,
     "qwen2": llama_like.qwen2,

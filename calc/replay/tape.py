@@ -236,6 +236,7 @@ class Tape:
         self._phantom = False
         self._packs = 0
         self._pack_limit = 0
+        self._kept_results: list[Tensor | None] | None = None
         self._recomputing = False
 
     # ---- memory
@@ -407,6 +408,10 @@ class Tape:
         """The parameter as an operand."""
         return Tensor(Storage(self, 0), parameter.shape, parameter.dtype, batched=False, node=parameter if parameter.trainable else None)
 
+    def constant(self, shape: tuple[int, ...], dtype: Dtype) -> Tensor:
+        """A buffer of the model as an operand: its memory is the model's, it has no gradient."""
+        return Tensor(Storage(self, 0), shape, dtype, batched=False)
+
     def cast_parameter(self, parameter: Parameter, dtype: Dtype) -> Tensor:
         """The parameter in ``dtype``: autocast casts each trainable fp32 weight once and keeps the copy to its end."""
         if parameter.dtype is dtype:
@@ -497,14 +502,34 @@ class Tape:
         self.kernel([old, new], [old])
         return self.like(old) if old.is_view else old
 
-    def checkpoint(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """torch.utils.checkpoint(use_reentrant=False): keeps the inputs, runs ``function`` again in backward."""
+    def recall(self) -> Tensor | None:
+        """In recomputation under a selective policy: the result kept the first time; None where it is to be computed."""
+        if self._kept_results is None or not self._recomputing:
+            return None
+        kept = self._kept_results.pop(0)
+        return None if kept is None else kept.data
+
+    def remember(self, out: Tensor, *, always: bool = False) -> None:
+        """Offers the result of a product or an attention to a selective policy, which keeps every second product."""
+        if self._kept_results is not None and not self._recomputing:
+            keeps = always or len(self._kept_results) % 2 == 0
+            self._kept_results.append(out.data if keeps else None)
+
+    def checkpoint(self, function: Callable[..., Tensor], *inputs: Tensor, selective: bool = False) -> Tensor:
+        """torch.utils.checkpoint(use_reentrant=False): keeps the inputs, runs ``function`` again in backward.
+
+        ``selective`` keeps the results of every second matrix product and of attention, so that those are not computed
+        again (torch.utils.checkpoint.create_selective_checkpoint_contexts with torchtitan's default policy).
+        """
         if not self.recording:
             return function(*inputs)
         self.recording = False
+        kept_results: list[Tensor | None] | None = [] if selective else None
+        self._kept_results = kept_results
         before, self._packs = self._packs, 0
         out = function(*(i.data for i in inputs))
         packs, self._packs = self._packs, before
+        self._kept_results = None
         self.recording = True
         kept = tuple(i.data for i in inputs)
         outer_block = self._block
@@ -528,10 +553,10 @@ class Tape:
                 self._nodes.append(node)
                 fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
             self._packs, self._pack_limit = 0, packs
-            self._recomputing = True
+            self._recomputing, self._kept_results = True, kept_results
             with self.within(scope):
                 again = function(*fresh)
-            self._recomputing = False
+            self._recomputing, self._kept_results = False, None
             self._packs, self._pack_limit, self._phantom = 0, 0, False
             self._casts = outer_casts
             del fresh
