@@ -7,18 +7,19 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from calc.allocator import Block, CachingAllocator
+from calc.architectures.attention import EAGER_RECOMPUTED
 from calc.architectures.registry import architecture
 from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
 from calc.scaling.memory import Division, ModelShape, division
-from calc.scenario import Checkpointing, Loss, Method, Precision
+from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
 
 if TYPE_CHECKING:
     from calc.architectures.model import Shape
     from calc.scaling.layout import Layout
-    from calc.scenario import Attention, ModelChoice, Optimizer, Scenario
+    from calc.scenario import ModelChoice, Optimizer, Scenario
 
 MIB = 2**20
 CUBLAS_WORKSPACE_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
@@ -143,14 +144,16 @@ class ReplayedStep:
 @lru_cache(maxsize=256)
 def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
     lora = recipe.method is not Method.FULL
+    # Fused attention already computes its scores again: there "selective" is a policy over the block's products.
+    core_again = recipe.checkpointing is Checkpointing.SELECTIVE and recipe.attention is Attention.EAGER
     build = Build(
         parameter_dtype(recipe.precision),
         full=not lora,
         quantized=recipe.method is Method.QLORA,
         lora_rank=recipe.lora_rank if lora else 0,
         lora_targets=recipe.lora_targets,
-        checkpointing=str(recipe.checkpointing),
-        attention=str(recipe.attention),
+        checkpointing="none" if core_again else str(recipe.checkpointing),
+        attention=EAGER_RECOMPUTED if core_again else str(recipe.attention),
         fused_loss=recipe.loss is Loss.FUSED,
     )
     built = architecture(model.architecture)(build, model.config)

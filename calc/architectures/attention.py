@@ -15,6 +15,8 @@ from calc.replay.tape import Dtype
 if TYPE_CHECKING:
     from calc.replay.tape import Tape, Tensor
 
+EAGER_RECOMPUTED = "eager-recomputed"
+"""Composed attention under selective checkpointing: scores and weights are computed again (Korthikanti et al. 2022)."""
 FLASH_WIDEST_HEAD = 256
 """Widest head of torch's flash kernel (sdp_utils.cpp, check_head_dim_size_flash)."""
 
@@ -130,10 +132,14 @@ def attend(
     it soft-caps the scores (Gemma 2); torch's fused kernel never does.
     ``heads_first``: see `sdpa`.
     """
-    if kind == "eager":
-        return eager(
-            q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax, softcap=softcap
-        )
+    if kind in ("eager", EAGER_RECOMPUTED):
+
+        def compose(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return eager(
+                q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax, softcap=softcap
+            )
+
+        return q.tape.checkpoint(compose, q, k, v) if kind == EAGER_RECOMPUTED else compose(q, k, v)
     if bias is not None:
         mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
         del bias

@@ -166,7 +166,7 @@ def causal_mask(tape: Tape, kind: str, tokens: int, dtype: Dtype, window: int | 
     Eager code adds a number per sample and pair of positions; torch's fused kernels need a mask only where a sliding
     window is shorter than the sequence, and get a boolean one that all samples share.
     """
-    if kind == "eager":
+    if kind.startswith("eager"):
         pairs = tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
         mask = tape.empty((1, tokens, tokens), dtype, batched=True)
         tape.kernel([pairs], [mask])

@@ -123,7 +123,7 @@ class Block:
 
 def decoder_mask(tape: Tape, x: Tensor, attention: str) -> Tensor | None:
     """Eager attention's additive causal mask of each sample; the fused kernels take none (masking_utils.py, eager_mask)."""
-    if attention != "eager":
+    if not attention.startswith("eager"):
         return None
     tokens = x.shape[0]
     return tape.empty((tokens, tokens), x.dtype, batched=True)

@@ -314,5 +314,8 @@ class Blocks:
         for planned, layer in zip(self._planned, self._layers, strict=True):
             with tape.block(planned.block, planned.repeats):
                 call = partial(layer, **shared) if shared else layer
-                x = tape.checkpoint(call, x) if self.checkpointing == "full" else call(x)
+                if self.checkpointing == "none":
+                    x = call(x)
+                else:
+                    x = tape.checkpoint(call, x, selective=self.checkpointing == "selective")
         return x

@@ -364,8 +364,11 @@ def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     kept_w = w.data if x.requires_grad else None
     if tape.recording and (kept_x is not None or kept_w is not None):
         tape.saves()
-    out = tape.empty((*x.shape[:-1], columns), x.dtype, batched=x.batched)
-    tape.product(rows, columns, inner, batched=x.batched, itemsize=x.dtype.itemsize)
+    out = tape.recall()
+    if out is None:
+        out = tape.empty((*x.shape[:-1], columns), x.dtype, batched=x.batched)
+        tape.product(rows, columns, inner, batched=x.batched, itemsize=x.dtype.itemsize)
+        tape.remember(out)
     x_shape, dtype, batched, w_shape = x.shape, x.dtype, x.batched, w.shape
     bias_trains = b is not None and b.requires_grad
     bias_absent = b is None
@@ -612,9 +615,12 @@ def flash_attention(
     tape = q.tape
     if tape.recording and q.requires_grad:
         tape.saves()
-    out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
+    out = tape.recall()
     log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
-    _log_attention(Fused.FLASH, heads, 2, [q, k, v, out], drops=drops)
+    if out is None:
+        out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
+        _log_attention(Fused.FLASH, heads, 2, [q, k, v, out], drops=drops)
+        tape.remember(out, always=True)
     kept = (q.data, k.data, v.data, out.data, log_sum)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
