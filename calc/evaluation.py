@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from calc import accumulation
+from calc import accumulation, outlook
 from calc.batch import Band, band
 from calc.breakdown import components
 from calc.memory import StepMemory, step_memory
@@ -49,7 +49,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     limit = scenario.gpu.limit_bytes
     breakdown = components(scenario, memory, micro_batch, allocation)
     plan = _plan(scenario, limits)
-    return {
+    result = {
         "scenario": dict(scenario.filled),
         "model": {
             "id": scenario.model.id,
@@ -85,6 +85,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         **_time(scenario, memory, micro_batch, plan),
         "plan": plan,
     }
+    return result | _outlook(scenario, memory, result)
 
 
 def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -106,6 +107,24 @@ def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mappin
             "launch_seconds": time.launch_seconds,
             "model_flops_utilization": utilization(scenario, memory.step, samples, passes, time.seconds),
         },
+    }
+
+
+def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Several GPUs, convergence and the whole run; the step's time becomes that of all GPUs together."""
+    micro_batch = result["micro_batch"]
+    passes = result["time"]["accumulation_steps"] if result["time"] else 1
+    time = step_time(scenario, memory.step, micro_batch, passes)
+    scaling = outlook.scaling_of(scenario, memory.step, micro_batch, passes, time)
+    together = {key: scaling[key] for key in ("step_seconds", "samples_per_second")} if scaling else {}
+    global_batch = scenario.global_batch or micro_batch * passes * scenario.layout.data
+    samples = micro_batch * passes * scenario.layout.data
+    seconds = (scaling or result)["step_seconds"]
+    update_seconds = seconds * global_batch / samples if seconds is not None else None
+    return together | {
+        "scaling": scaling,
+        "convergence": outlook.convergence_of(scenario, result["parameters"], global_batch),
+        "run": outlook.run_of(scenario, global_batch, update_seconds),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from calc import collectives, scaling
@@ -14,7 +15,7 @@ from calc.scenario import Checkpointing, Method
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from calc.memory import ReplayedStep
+    from calc.memory import ReplayedStep, StepMemory
     from calc.scenario import Scenario
 
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -100,6 +101,11 @@ def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
     return f"{link}+{collectives.default_network(link)}"
 
 
+@lru_cache(maxsize=512)
+def _peak_bytes(memory: StepMemory, micro_batch: int) -> int:
+    return memory.requested_peak(micro_batch)
+
+
 def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: int) -> dict[str, Any]:
     """Report on the scenario's GPUs: seconds, speed-up by number, memory and seconds by strategy.
 
@@ -129,7 +135,7 @@ def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: in
     )
     for row in found["by_strategy"]:
         divided = replace(scenario, layout=replace(scenario.layout, strategy=Strategy(row["strategy"])))
-        row["memory_bytes"] = step_memory(divided).requested_peak(micro_batch)
+        row["memory_bytes"] = _peak_bytes(step_memory(divided), micro_batch)
         row["fits"] = row["memory_bytes"] <= limit_bytes
     if scenario.method is not Method.FULL:
         found["notes"] = ["Frozen weights are gathered too; only the adapters' gradients are exchanged."]

@@ -13,6 +13,7 @@ from calc.errors import ScenarioError
 from calc.memory import step_memory
 from calc.multi_gpu import workload_of
 from calc.optimizer_step import OptimizerStep
+from calc.outlook import passes_split
 from calc.planner.search import COMPONENTS, Recipe
 from calc.replay.tape import Phase
 from calc.scaling import Layout
@@ -34,9 +35,6 @@ _KINDS: Mapping[str, type[StrEnum]] = {
 }
 # Micro-batches at which a recipe is sampled; between them bytes and seconds are taken as linear.
 _SAMPLE_FACTOR = 4
-# Forward is a third of a step's operations, a quarter where backward runs it again (Kaplan et al. 2020, section 2.1;
-# Korthikanti et al. 2022, section 5).
-_FORWARD_SHARE, _FORWARD_SHARE_RECOMPUTED = 1 / 3, 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +144,14 @@ def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_bat
         memory.step.profile, OptimizerStep.of(words["optimizer"], memory.step.parameters, precision)
     )
     times = [work.time(micro_batch, machine, str(precision)) for micro_batch in samples]
-    recomputed = words["checkpointing"] is Checkpointing.FULL
-    share = _FORWARD_SHARE_RECOMPUTED if recomputed else _FORWARD_SHARE
-    passes = [time.seconds - time.optimizer_seconds for time in times]
+    passes = [passes_split(changed, time, 1) for time in times]
     return Recipe(
         settings=dict(settings),
         changes=sum(str(getattr(scenario, name)) != value for name, value in settings.items()),
         micro_batches=samples,
         component_bytes=_component_bytes(memory, samples),
-        forward_seconds=[share * seconds for seconds in passes],
-        backward_seconds=[(1 - share) * seconds for seconds in passes],
+        forward_seconds=[forward for forward, _ in passes],
+        backward_seconds=[backward for _, backward in passes],
         work=workload_of(
             changed,
             memory.step,

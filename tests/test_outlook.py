@@ -1,0 +1,84 @@
+"""Several GPUs, convergence and the whole run in a scenario's result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from calc.errors import ScenarioError
+from calc.evaluation import evaluate
+
+LLAMA: dict[str, Any] = {
+    "model": "llama-3.2-1b",
+    "gpu": "h100-sxm-80gb",
+    "precision": "bf16",
+    "sequence_length": 2048,
+    "global_batch": 256,
+}
+
+
+def test_imagenet_in_ninety_epochs() -> None:
+    given = {"model": "resnet50", "gpu": "a100-sxm-80gb", "dataset": "ImageNet", "epochs": 90, "global_batch": 256}
+    result = evaluate({**given, "optimizer": "sgd-momentum", "known_batch": 256, "known_learning_rate": 0.1})
+    assert result["run"]["updates"] == 450_411
+    assert result["run"]["seconds"] == pytest.approx(450_411 * 256 / result["samples_per_second"], rel=0.2)
+    assert result["convergence"]["learning_rate"]["learning_rate"] == pytest.approx(0.1)
+    assert result["convergence"]["critical_batch"]["high"] == 15_000
+    assert result["scaling"] is None
+
+
+def test_tokens_make_the_run_and_the_laws() -> None:
+    result = evaluate({**LLAMA, "tokens": 1e10, "price_per_gpu_hour": 2.0})
+    run = result["run"]
+    assert run["updates"] == -(-(10**10) // (256 * 2048))
+    assert run["dollars"] == pytest.approx(2 * run["gpu_hours"])
+    assert result["convergence"]["critical_batch"]["unit"] == "tokens"
+    assert result["convergence"]["critical_batch"]["batch"] == 256 * 2048
+
+
+def test_eight_gpus_are_faster_than_one_and_less_than_eight_times() -> None:
+    one = evaluate({**LLAMA, "micro_batch": 4, "global_batch": 32})
+    eight = evaluate({**LLAMA, "micro_batch": 4, "global_batch": 256, "gpus": 8, "parallelism": {"strategy": "fsdp"}})
+    ratio = eight["samples_per_second"] / one["samples_per_second"]
+    assert 6.5 < ratio < 8
+    scaling = eight["scaling"]
+    assert scaling["step_seconds"] == eight["step_seconds"]
+    by_strategy = {row["strategy"]: row["memory_bytes"] for row in scaling["by_strategy"]}
+    assert by_strategy["fsdp"] < by_strategy["zero1"] < by_strategy["ddp"]
+    assert eight["memory"]["peak_allocated_bytes"] < one["memory"]["peak_allocated_bytes"]
+
+
+def test_a_card_without_a_known_speed_has_no_times() -> None:
+    result = evaluate({**LLAMA, "gpu": {"memory_gib": 80}, "gpus": 4, "tokens": 1e9})
+    assert result["step_seconds"] is None
+    assert result["scaling"] is None
+    assert result["run"] is None
+    assert result["convergence"]["verdict"]
+
+
+def test_an_unlinked_card_refuses_company() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        evaluate({"model": "gpt2", "gpu": "m3-max-64gb", "gpus": 2})
+    assert caught.value.field == "gpus"
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"epochs": 3}, "dataset_samples"),
+        ({"epochs": 3, "dataset": "my own"}, "dataset_samples"),
+        ({"gradient_norms": {"small_batch": 8}}, "gradient_norms"),
+        ({"gpus": 6, "parallelism": {"tensor": 4}}, "parallelism"),
+        ({"gpus": 4, "interconnect": "carrier-pigeon"}, "interconnect"),
+    ],
+)
+def test_what_is_wrong_is_named(extra: dict[str, Any], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        evaluate({**LLAMA, **extra})
+    assert caught.value.field == field
+
+
+def test_results_are_json() -> None:
+    json.dumps(evaluate({**LLAMA, "gpus": 16, "parallelism": {"strategy": "zero2"}, "tokens": 1e9}), allow_nan=False)
