@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from calc.memory import StepMemory
 
 CAPACITY_PROBES = 4
+SAFE_TOLERANCE = 64
+"""The safe micro-batch is found to within a 64th below: it is a margin, not a limit."""
 LARGEST = 1 << 26
 """Beyond this many samples a micro-batch is no question of memory."""
 
@@ -31,15 +33,16 @@ class Band(NamedTuple):
     next_needs_bytes: int | None
 
 
-def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST) -> int:
+def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST, *, tolerance: int = 0) -> int:
     """The largest b in 0..limit with ``fits(b)``, for a test that holds up to some b and fails beyond.
 
-    ``start`` is a guess; the search doubles its step away from it and halves it back.
+    ``start`` is a guess; the search doubles its step away from it and halves it back. With a ``tolerance`` t it stops
+    when it is within a t-th below.
     """
     low, high = 0, limit + 1
     probe = min(max(start, 1), limit)
     stride = 1
-    while high - low > 1:
+    while high - low > max(1, low // tolerance if tolerance else 1):
         if fits(probe):
             low = probe
             probe = low + stride if high > limit else (low + high) // 2
@@ -67,43 +70,74 @@ def tensors_fit(memory: StepMemory, limit_bytes: int) -> int:
 def band(memory: StepMemory, limit_bytes: int) -> Band:
     """The largest micro-batches under a limit on what the allocator may reserve."""
     optimistic = tensors_fit(memory, limit_bytes)
-
-    def trains(micro_batch: int) -> bool:
-        try:
-            memory.allocate_within(micro_batch, limit_bytes)
-        except OutOfMemory:
-            return False
-        return True
-
-    expected = largest(trains, optimistic, optimistic) if optimistic else 0
+    trial = _Trial(memory, limit_bytes)
+    expected = trial.largest_that_trains(optimistic)
     safe = _without_release(memory, limit_bytes, expected) if expected else 0
-    return Band(safe, expected, optimistic, next_needs_bytes(memory, expected + 1, limit_bytes))
+    return Band(safe, expected, optimistic, trial.next_needs_bytes(expected + 1))
+
+
+class _Trial:
+    """Steps run through the allocator under a limit; what each lacked is remembered."""
+
+    def __init__(self, memory: StepMemory, limit_bytes: int) -> None:
+        self.memory = memory
+        self.limit_bytes = limit_bytes
+        self._missing: dict[int, int] = {}
+
+    def missing_bytes(self, micro_batch: int) -> int:
+        """What the step lacks under the limit; 0 where it trains."""
+        if micro_batch not in self._missing:
+            self._missing[micro_batch] = self._run(micro_batch, self.limit_bytes)
+        return self._missing[micro_batch]
+
+    def _run(self, micro_batch: int, capacity: int) -> int:
+        try:
+            self.memory.allocate_within(micro_batch, capacity)
+        except OutOfMemory as error:
+            return error.missing_bytes
+        return 0
+
+    def largest_that_trains(self, at_most: int) -> int:
+        """The largest micro-batch of at most ``at_most`` that trains, found downwards by what is lacking."""
+        if at_most == 0:
+            return 0
+        per_sample = max(1, self.memory.requested_peak(at_most + 1) - self.memory.requested_peak(at_most))
+        low, high = 0, at_most + 1
+        probe = at_most
+        while high - low > 1:
+            missing = self.missing_bytes(probe)
+            if missing:
+                high = probe
+                guess = probe - -(-missing // per_sample)
+                probe = guess if low < guess < high else (low + high) // 2
+            else:
+                low = probe
+                probe = (low + high) // 2 if high - low > 3 else low + 1
+        return low
+
+    def next_needs_bytes(self, micro_batch: int) -> int | None:
+        """How much larger the card would have to be for ``micro_batch``; None where that is not known.
+
+        At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it
+        finds room.
+        """
+        missing = self.memory.requested_peak(micro_batch) - self.limit_bytes
+        if missing > 0:
+            return missing
+        needed = self.missing_bytes(micro_batch)
+        for _ in range(CAPACITY_PROBES):
+            missing = self._run(micro_batch, self.limit_bytes + needed)
+            if not missing:
+                return needed
+            needed += missing
+        return None
 
 
 def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int:
     """The largest micro-batch whose cached memory never has to be given back."""
     taken = memory.allocate(expected).reserved_bytes
-    guess = expected
-    if taken > limit_bytes:
-        per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
-        guess = expected - -(-(taken - limit_bytes) // per_sample)
-    return largest(lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected)
-
-
-def next_needs_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int | None:
-    """How much larger the card would have to be for ``micro_batch``; None where that is not known.
-
-    At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it finds room.
-    """
-    missing = memory.requested_peak(micro_batch) - limit_bytes
-    if missing > 0:
-        return missing
-    capacity = limit_bytes
-    for _ in range(CAPACITY_PROBES):
-        try:
-            memory.allocate_within(micro_batch, capacity)
-        except OutOfMemory as error:
-            capacity += error.missing_bytes
-        else:
-            return capacity - limit_bytes
-    return None
+    if taken <= limit_bytes:
+        return expected
+    per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
+    guess = expected - -(-(taken - limit_bytes) // per_sample)
+    return largest(lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected - 1, tolerance=SAFE_TOLERANCE)
