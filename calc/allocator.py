@@ -44,7 +44,7 @@ class CachingAllocator:
     """Counts as torch does: ``allocated`` and ``reserved`` now, and their peaks.
 
     ``capacity`` bounds what may be reserved: where a new segment would pass it, cached segments are released first, and
-    `OutOfMemory` is raised where that does not help. Requests of the small pool are counted without places: they
+    `OutOfMemoryError` is raised where that does not help. Requests of the small pool are counted without places: they
     leave no gaps worth following, and are half of all requests.
     """
 
@@ -61,7 +61,7 @@ class CachingAllocator:
         self._free: list[tuple[int, int, Block]] = []
 
     def malloc(self, nbytes: int) -> Block | int:
-        """A block of at least ``nbytes`` (of the small pool: its size); `OutOfMemory` where the capacity is passed."""
+        """A block of at least ``nbytes`` (of the small pool: its size); `OutOfMemoryError` where the capacity is passed."""
         size = (nbytes + UNIT - 1) // UNIT * UNIT or UNIT
         if size <= SMALL_REQUEST:
             self._small_allocated += size
@@ -127,7 +127,7 @@ class CachingAllocator:
         if self.capacity is not None and self.reserved + length > self.capacity:
             self._release_cached()
             if self.reserved + length > self.capacity:
-                raise OutOfMemory(self.reserved + length - self.capacity)
+                raise OutOfMemoryError(self.reserved + length - self.capacity)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
@@ -140,7 +140,7 @@ class CachingAllocator:
         self.reserved -= unused
 
 
-class OutOfMemory(Exception):
+class OutOfMemoryError(Exception):
     """A request passed the capacity by ``missing_bytes`` with nothing left to release."""
 
     def __init__(self, missing_bytes: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from calc.allocator import OutOfMemory
+from calc.allocator import OutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class _Trial:
     def _run(self, micro_batch: int, capacity: int) -> int:
         try:
             self.memory.allocate_within(micro_batch, capacity)
-        except OutOfMemory as error:
+        except OutOfMemoryError as error:
             return error.missing_bytes
         return 0
 
@@ -140,4 +140,6 @@ def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int
         return expected
     per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
     guess = expected - -(-(taken - limit_bytes) // per_sample)
-    return largest(lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected - 1, tolerance=SAFE_TOLERANCE)
+    return largest(
+        lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected - 1, tolerance=SAFE_TOLERANCE
+    )

@@ -133,7 +133,9 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
     return Breakdown(tuple(found), _instant(memory, micro_batch, phase))
 
 
-def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
+def moving_bytes(
+    memory: StepMemory, micro_batch: int, phase: Phase
+) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
     """Bytes of what comes and goes at the phase's peak: gradients, activations by group, logits, casts, temporaries."""
     step = memory.step
     if phase is Phase.STEP:
@@ -142,7 +144,13 @@ def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str
         if not step.gradients_kept:
             temporaries -= gradients
         none: tuple[int, tuple[tuple[str, int], ...]] = (0, ())
-        return {"gradients": (gradients, ()), "activations": none, "logits": none, "casts": none, "temporaries": (temporaries, ())}
+        return {
+            "gradients": (gradients, ()),
+            "activations": none,
+            "logits": none,
+            "casts": none,
+            "temporaries": (temporaries, ()),
+        }
     profile = step.profile
     instant = memory.instants(micro_batch)[phase]
     kept = profile.kept_for_backward
@@ -161,7 +169,8 @@ def moving_bytes(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str
     if step.gradients_kept:
         totals["gradients"] = memory.gradient_bytes
     parts = tuple(
-        (GROUP_LABELS.get(label, label or "other"), nbytes) for label, nbytes in sorted(groups.items(), key=lambda g: -g[1])
+        (GROUP_LABELS.get(label, label or "other"), nbytes)
+        for label, nbytes in sorted(groups.items(), key=lambda g: -g[1])
     )
     return {key: (nbytes, ()) for key, nbytes in totals.items()} | {"activations": (sum(groups.values()), parts)}
 
@@ -171,7 +180,9 @@ def _instant(memory: StepMemory, micro_batch: int, phase: Phase) -> str:
         return "in the optimizer's step, with all gradients alive"
     profile = memory.step.profile
     label = profile.labels[profile.events[memory.instants(micro_batch)[phase].event]]
-    where = {"logits": "the logits and the loss", "casts": "a weight's 16-bit copy"}.get(label, GROUP_LABELS.get(label, label))
+    where = {"logits": "the logits and the loss", "casts": "a weight's 16-bit copy"}.get(
+        label, GROUP_LABELS.get(label, label)
+    )
     return f"in {phase.value}, at {where}" if where else f"in {phase.value}"
 
 
@@ -191,7 +202,11 @@ def _weights_formula(scenario: Scenario, memory: StepMemory) -> tuple[str, str, 
             "peft, adapters of a 16-bit base stay fp32 (autocast_adapter_dtype)",
         )
     size = 2 if scenario.precision in (Precision.BF16, Precision.FP16, Precision.BF16_MASTER, Precision.FP8) else 4
-    return "bytes of a weight x parameters, and buffers", f"{size} B x {count:,}", "torch.nn.Parameter; counts equal the library's"
+    return (
+        "bytes of a weight x parameters, and buffers",
+        f"{size} B x {count:,}",
+        "torch.nn.Parameter; counts equal the library's",
+    )
 
 
 def _gradient_formula(memory: StepMemory) -> tuple[str, str, str]:
@@ -205,7 +220,8 @@ def _gradient_formula(memory: StepMemory) -> tuple[str, str, str]:
 def _state_formula(scenario: Scenario, memory: StepMemory) -> tuple[str, str, str]:
     trained = max(memory.step.trainable_count, 1)
     return (
-        "state tensors x trained parameters" + (", and fp32 master weights" if scenario.precision is Precision.BF16_MASTER else ""),
+        "state tensors x trained parameters"
+        + (", and fp32 master weights" if scenario.precision is Precision.BF16_MASTER else ""),
         f"{memory.state_bytes / trained:.4g} B x {trained:,}",
         RULES[scenario.optimizer].source,
     )

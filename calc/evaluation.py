@@ -220,4 +220,3 @@ def timeline(memory: StepMemory, micro_batch: int) -> dict[str, Any]:
     point("optimizer step", Phase.STEP, peaks[Phase.STEP])
     point("gradients freed" if not memory.step.gradients_kept else "gradients kept", Phase.STEP, constant)
     return {"label": labels, "phase": phases, "allocated_bytes": alive, "peak_index": alive.index(max(alive))}
-

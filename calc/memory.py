@@ -120,7 +120,9 @@ class ReplayedStep:
         experts = sum(p.numel * p.copies for p in self.parameters if "experts" in p.name)
         gradients = sum(p.numel * p.dtype.itemsize * p.copies for p in self.parameters if p.trainable)
         return ModelShape(
-            gathered_bytes=sum(p.numel * min(p.dtype.itemsize, self.compute_itemsize) * p.copies for p in self.parameters),
+            gathered_bytes=sum(
+                p.numel * min(p.dtype.itemsize, self.compute_itemsize) * p.copies for p in self.parameters
+            ),
             gradient_bytes=gradients,
             block_share=max((size for size, _ in self.units), default=0) / total,
             root_share=(total - inside) / total,
@@ -164,7 +166,12 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
     del loss
     compute = tape.autocast.dtype if tape.autocast is not None else build.dtype
     step = ReplayedStep(
-        Profile.of(tape), tuple(build.parameters), build.buffer_bytes, recipe.gradients_kept, tuple(build.units), compute.itemsize
+        Profile.of(tape),
+        tuple(build.parameters),
+        build.buffer_bytes,
+        recipe.gradients_kept,
+        tuple(build.units),
+        compute.itemsize,
     )
     for parameter in build.parameters:
         parameter.grad = None
@@ -337,7 +344,7 @@ class StepMemory:
         return known
 
     def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
-        """Runs a steady step through the caching allocator; `OutOfMemory` where ``capacity`` is too small."""
+        """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small."""
         allocator = CachingAllocator(capacity)
         for request in self.weight_requests:
             allocator.malloc(request)
@@ -444,12 +451,18 @@ def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemo
     """The scenario's step with its optimizer and card, on one of its GPUs."""
     step = replay(scenario, gradients_kept=gradients_kept)
     return _step_memory(
-        step, scenario.optimizer, scenario.precision is Precision.BF16_MASTER, workspace_bytes(scenario), scenario.layout
+        step,
+        scenario.optimizer,
+        scenario.precision is Precision.BF16_MASTER,
+        workspace_bytes(scenario),
+        scenario.layout,
     )
 
 
 @lru_cache(maxsize=512)
-def _step_memory(step: ReplayedStep, optimizer: Optimizer, master_weights: bool, workspace: int, layout: Layout) -> StepMemory:  # noqa: FBT001
+def _step_memory(
+    step: ReplayedStep, optimizer: Optimizer, master_weights: bool, workspace: int, layout: Layout
+) -> StepMemory:  # noqa: FBT001
     shares = _shares(step, layout) if layout.gpus > 1 else WHOLE
     return StepMemory(step, _optimizer(step, optimizer, master_weights=master_weights), workspace, shares)
 

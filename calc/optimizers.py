@@ -111,14 +111,26 @@ RULES: Mapping[Optimizer, OptimizerRule] = MappingProxyType(
         Optimizer.ADAMW: OptimizerRule(_copies(2), 1, 0, "torch/optim/adam.py, _multi_tensor_adam: exp_avg_sq_sqrt"),
         Optimizer.ADAMW_FUSED: OptimizerRule(lambda p: (*_copies(2)(p), 4), 0, 0, "torch/optim/adam.py, _fused_adam"),
         Optimizer.ADAMW_8BIT: OptimizerRule(adam_8bit_states, 0, 0, "bitsandbytes/optim/adamw.py"),
-        Optimizer.ADAFACTOR: OptimizerRule(adafactor_states, 0, 1, "torch/optim/_adafactor.py, _single_tensor_adafactor"),
-        Optimizer.ADAGRAD: OptimizerRule(_copies(1), 2, 0, "torch/optim/adagrad.py, _multi_tensor_adagrad: std, numerator"),
+        Optimizer.ADAFACTOR: OptimizerRule(
+            adafactor_states, 0, 1, "torch/optim/_adafactor.py, _single_tensor_adafactor"
+        ),
+        Optimizer.ADAGRAD: OptimizerRule(
+            _copies(1), 2, 0, "torch/optim/adagrad.py, _multi_tensor_adagrad: std, numerator"
+        ),
         Optimizer.RMSPROP: OptimizerRule(_copies(1), 1, 0, "torch/optim/rmsprop.py, _multi_tensor_rmsprop: avg"),
         Optimizer.LION: OptimizerRule(_copies(1), 0, 1, "Chen et al. 2023, arXiv:2302.06675, algorithm 2: the update"),
-        Optimizer.LAMB: OptimizerRule(_copies(2), 0, 2, "You et al. 2019, arXiv:1904.00962, algorithm 2: moments' ratio, update"),
-        Optimizer.LARS: OptimizerRule(_copies(1), 0, 1, "You et al. 2017, arXiv:1708.03888, algorithm 1: scaled gradient"),
-        Optimizer.MUON: OptimizerRule(muon_states, 0, 3, "torch/optim/_muon.py: Newton-Schulz iterate, its square, its product"),
-        Optimizer.SHAMPOO: OptimizerRule(shampoo_states, 0, 2, "arXiv:1802.09568: preconditioned gradient, one side at a time"),
+        Optimizer.LAMB: OptimizerRule(
+            _copies(2), 0, 2, "You et al. 2019, arXiv:1904.00962, algorithm 2: moments' ratio, update"
+        ),
+        Optimizer.LARS: OptimizerRule(
+            _copies(1), 0, 1, "You et al. 2017, arXiv:1708.03888, algorithm 1: scaled gradient"
+        ),
+        Optimizer.MUON: OptimizerRule(
+            muon_states, 0, 3, "torch/optim/_muon.py: Newton-Schulz iterate, its square, its product"
+        ),
+        Optimizer.SHAMPOO: OptimizerRule(
+            shampoo_states, 0, 2, "arXiv:1802.09568: preconditioned gradient, one side at a time"
+        ),
         Optimizer.SOAP: OptimizerRule(soap_states, 0, 2, "arXiv:2409.11321: projected gradient and update"),
         Optimizer.GALORE_ADAMW: OptimizerRule(galore_states, 0, 1, "arXiv:2403.03507: the update projected back"),
     }
@@ -143,7 +155,9 @@ def optimizer_memory(optimizer: Optimizer, parameters: list[Parameter], *, maste
     rule = RULES[optimizer]
     trained = [p for p in parameters if p.trainable]
     if master_weights:
-        trained = [Parameter(p.name, p.shape, Dtype.FP32, p.trainable, p.copies, 0, embedding=p.embedding) for p in trained]
+        trained = [
+            Parameter(p.name, p.shape, Dtype.FP32, p.trainable, p.copies, 0, embedding=p.embedding) for p in trained
+        ]
     states: list[int] = []
     for parameter in trained:
         if master_weights:

@@ -242,7 +242,9 @@ def _model(value: object) -> ModelChoice:
         completed = describe_completion(config)
         return _from_config(completed.config, None, "your model", completed.notes)
     completed = describe_completion(value)
-    return _from_config(completed.config, None, str(value.get("_name_or_path") or completed.config["model_type"]), completed.notes)
+    return _from_config(
+        completed.config, None, str(value.get("_name_or_path") or completed.config["model_type"]), completed.notes
+    )
 
 
 @lru_cache(maxsize=512)
@@ -251,7 +253,9 @@ def _preset(model_id: str) -> ModelChoice:
     if preset.library == "torchvision":
         task = Task(preset.task)
         _architecture_exists(preset.id)
-        return ModelChoice(preset.id, preset.id, preset.name, preset.id, MappingProxyType({"name": preset.id}), task, ())
+        return ModelChoice(
+            preset.id, preset.id, preset.name, preset.id, MappingProxyType({"name": preset.id}), task, ()
+        )
     completed = describe_completion(preset.config)
     choice = _from_config(completed.config, preset.id, preset.name, completed.notes)
     try:
@@ -263,7 +267,10 @@ def _preset(model_id: str) -> ModelChoice:
 
 def _architecture_exists(key: str) -> None:
     if key not in ARCHITECTURES:
-        raise ScenarioError("model", f"{_shown(key)} has no memory model yet: choose another model or paste a config.json of one that has")
+        raise ScenarioError(
+            "model",
+            f"{_shown(key)} has no memory model yet: choose another model or paste a config.json of one that has",
+        )
 
 
 def _from_config(config: Mapping[str, Any], model_id: str | None, name: str, notes: tuple[str, ...]) -> ModelChoice:
@@ -335,11 +342,18 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
         longest = _config_value(config, "n_positions", "max_position_embeddings")
         default = from_preset("sequence_length") or min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         sequence = size("sequence_length", default, MAX_SEQUENCE)
-        target = size("target_length", from_preset("target_length") or sequence, MAX_SEQUENCE) if task is Task.SEQ2SEQ_LM else 0
+        target = (
+            size("target_length", from_preset("target_length") or sequence, MAX_SEQUENCE)
+            if task is Task.SEQ2SEQ_LM
+            else 0
+        )
         return Shape(sequence_length=sequence, target_length=target), filled
     if task is Task.SPEECH_SEQ2SEQ:
         target = size("target_length", from_preset("target_length") or DEFAULT_TARGET, MAX_SEQUENCE)
-        return Shape(target_length=target, audio_frames=size("audio_frames", from_preset("audio_frames") or DEFAULT_AUDIO_FRAMES, MAX_SEQUENCE)), filled
+        return Shape(
+            target_length=target,
+            audio_frames=size("audio_frames", from_preset("audio_frames") or DEFAULT_AUDIO_FRAMES, MAX_SEQUENCE),
+        ), filled
     if task is Task.SPEECH_CTC:
         return Shape(audio_frames=size("audio_frames", from_preset("audio_frames") or 160_000, MAX_SEQUENCE)), filled
     default_image = from_preset("image_size") or _config_value(config, "image_size") or DEFAULT_IMAGE
@@ -387,7 +401,8 @@ def _lora_targets(given: Mapping[str, Any]) -> str | tuple[str, ...]:
     if isinstance(value, list | tuple) and value and all(isinstance(v, str) and v for v in value):
         return tuple(value)
     raise ScenarioError(
-        "lora_targets", f"{_shown(value)} is not known: allowed are all-linear, attention, or a list of module names such as q_proj"
+        "lora_targets",
+        f"{_shown(value)} is not known: allowed are all-linear, attention, or a list of module names such as q_proj",
     )
 
 
@@ -451,7 +466,15 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     filled |= {"zero_grad": str(zero_grad), "gpu": gpu_text, "gpus": gpu_count}
     if gpu_count > 1:
         filled |= {"nodes": nodes, "parallelism": dict(parallelism)}
-    for key in ("interconnect", "global_batch", "micro_batch", "dataset", *_RUN_NUMBERS, "gradient_norms", "calibration"):
+    for key in (
+        "interconnect",
+        "global_batch",
+        "micro_batch",
+        "dataset",
+        *_RUN_NUMBERS,
+        "gradient_norms",
+        "calibration",
+    ):
         if given.get(key) is not None:
             filled[key] = given[key]
     for key, (low, high) in _RUN_NUMBERS.items():

@@ -78,7 +78,14 @@ class Build:
         self.buffer_bytes += (nbytes + 511) // 512 * 512 * self.copies
 
     def linear(
-        self, name: str, inputs: int, outputs: int, *, bias: bool = True, attention: bool = False, tied: Parameter | None = None
+        self,
+        name: str,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool = True,
+        attention: bool = False,
+        tied: Parameter | None = None,
     ) -> Linear:
         """A linear layer, with an adapter where the recipe asks for one; ``tied`` is the weight it shares."""
         targets = self.lora_targets
@@ -185,7 +192,9 @@ class RMSNorm:
     in fp32, then the cast); "plus-one-scale-then-cast" is Gemma's (one plus the weight in fp32).
     """
 
-    def __init__(self, build: Build, name: str, width: int, *, order: str = "cast-then-scale", weight: bool = True) -> None:
+    def __init__(
+        self, build: Build, name: str, width: int, *, order: str = "cast-then-scale", weight: bool = True
+    ) -> None:
         self.width = width
         self.order = order
         self.weight = build.parameter(f"{name}.weight", (width,)) if weight else None

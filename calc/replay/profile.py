@@ -77,9 +77,7 @@ class Profile:
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
-        return [
-            (p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
-        ]
+        return [(p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)]
 
     def stretches(self) -> list[tuple[int, int, Segment]]:
         ends = [s.start for s in self.segments[1:]] + [len(self.events)]
