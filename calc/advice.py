@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Evaluate = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """One change to a scenario: the fields it sets, what it risks, and who says so."""
+    """One change to a scenario: the fields it sets (of ``parallelism`` those keys alone), its risk, and who says so."""
 
     id: str
     label: str
@@ -143,7 +143,7 @@ def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
 
 
 def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
-    parallelism = dict(scenario.get("parallelism") or {})
+    parallelism = scenario.get("parallelism") or {}
     gpus = scenario.get("gpus", 1)
     strategy = parallelism.get("strategy", "ddp")
     if gpus > 1 and strategy in {"ddp", "zero1", "zero2"}:
@@ -152,7 +152,7 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
                 yield Lever(
                     f"shard-{name}",
                     label,
-                    {"parallelism": parallelism | {"strategy": name}},
+                    {"parallelism": {"strategy": name}},
                     "Same result; weights are gathered again for every pass, which slow links do not hide."
                     if name == "fsdp"
                     else "Same result at about the same speed.",
@@ -162,15 +162,23 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "two-gpus",
             "A second GPU, everything divided (FSDP)",
-            {"gpus": 2, "parallelism": parallelism | {"strategy": "fsdp"}},
+            {"gpus": 2, "parallelism": {"strategy": "fsdp"}},
             "Costs a second card; weights pass over the link between the two in every pass.",
+            "Zhao et al. 2023, arXiv:2304.11277",
+        )
+    if gpus < 8:
+        yield Lever(
+            "eight-gpus",
+            "A server of eight GPUs, everything divided (FSDP)",
+            {"gpus": 8, "parallelism": {"strategy": "fsdp"}},
+            "Costs eight cards; weights pass over the links between them in every pass.",
             "Zhao et al. 2023, arXiv:2304.11277",
         )
     if parallelism.get("cpu_offload", "none") == "none":
         yield Lever(
             "offload-optimizer",
             "Optimizer state in the host's memory",
-            {"parallelism": parallelism | {"cpu_offload": "optimizer"}},
+            {"parallelism": {"cpu_offload": "optimizer"}},
             "Same result, slower: gradients and weights cross PCIe and the processor does the update.",
             "Ren et al. 2021, arXiv:2101.06840",
         )
@@ -212,6 +220,22 @@ def levers(scenario: Mapping[str, Any]) -> list[Lever]:
     return [lever for kind in kinds for lever in kind(scenario)]
 
 
+def applied(scenario: Mapping[str, Any], changes: Sequence[Lever]) -> dict[str, Any]:
+    """Return the scenario with levers pulled, one after another."""
+    changed = dict(scenario)
+    for lever in changes:
+        parallelism = {**(changed.get("parallelism") or {}), **lever.change.get("parallelism", {})}
+        changed |= lever.change
+        if parallelism:
+            changed["parallelism"] = parallelism
+    return changed
+
+
+def _difference(scenario: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that levers set, as a person would apply them."""
+    return {key: value for key, value in changed.items() if scenario.get(key) != value}
+
+
 def _peak(result: Mapping[str, Any]) -> int:
     return int(result["memory"]["peak_reserved_bytes"])
 
@@ -240,7 +264,7 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
     base_same = evaluate({**at_largest, "micro_batch": micro_batch})
     rows = []
     for lever in levers(scenario):
-        changed = {**at_largest, **lever.change}
+        changed = applied(at_largest, [lever])
         try:
             largest = evaluate(changed)
             same = evaluate({**changed, "micro_batch": micro_batch})
@@ -250,7 +274,7 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
             {
                 "id": lever.id,
                 "label": lever.label,
-                "change": dict(lever.change),
+                "change": _difference(at_largest, changed),
                 "risk": lever.risk,
                 "source": lever.source,
                 "saved_bytes": _peak(base_same) - _peak(same),
@@ -263,7 +287,88 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
     return rows
 
 
+def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, Any]]:
+    """Find changes that together make one sample fit: a way that trains all weights, and one of adapters.
+
+    Changes are added from the harmless to the costly until a sample fits, then those that are not needed are taken
+    back.
+
+    Parameters
+    ----------
+    scenario : Mapping
+        Filled in; nothing fits it as it is.
+    evaluate : Callable
+        The evaluation, ``calc.evaluation.evaluate``.
+
+    Returns
+    -------
+    list[dict]
+        ``labels`` and the merged ``change`` of each way with its ``max_micro_batch``; empty where even all together
+        do not help.
+    """
+    at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
+    orders = [_FULL_TRAINING, _ADAPTERS] if scenario.get("method") == "full" else [_ADAPTERS]
+    found: list[dict[str, Any]] = []
+    for order in orders:
+        taken = _until_fits(at_largest, order, evaluate)
+        if taken is None:
+            continue
+        for lever in list(taken):
+            fewer = [other for other in taken if other is not lever]
+            if _fits(at_largest, fewer, evaluate):
+                taken = fewer
+        changed = applied(at_largest, taken)
+        found.append(
+            {
+                "labels": [lever.label for lever in taken],
+                "change": _difference(at_largest, changed),
+                "max_micro_batch": evaluate(changed)["max_micro_batch"],
+            }
+        )
+    return found
+
+
+_HARMLESS = ("sdpa", "fused-loss", "free-gradients", "optimizer-fused", "checkpoint-full")
+_FULL_TRAINING = (
+    *_HARMLESS,
+    "optimizer-8bit",
+    "precision-bf16",
+    "offload-optimizer",
+    "two-gpus",
+    "shard-fsdp",
+    "eight-gpus",
+)
+_ADAPTERS = (*_HARMLESS, "lora", "precision-bf16", "qlora")
+
+
+def _fits(scenario: Mapping[str, Any], taken: list[Lever], evaluate: Evaluate) -> bool:
+    try:
+        return bool(evaluate(applied(scenario, taken))["max_micro_batch"])
+    except ScenarioError:
+        return False
+
+
+def _until_fits(scenario: Mapping[str, Any], order: tuple[str, ...], evaluate: Evaluate) -> list[Lever] | None:
+    """Take levers in order until one sample fits; None where all of them are not enough."""
+    taken: list[Lever] = []
+    for name in order:
+        offered = {lever.id: lever for lever in levers(applied(scenario, taken))}
+        if name not in offered:
+            continue
+        wider = [*taken, offered[name]]
+        try:
+            result = evaluate(applied(scenario, wider))
+        except ScenarioError:
+            continue
+        taken = wider
+        if result["max_micro_batch"]:
+            return taken
+    return None
+
+
 def _speed_ratio(changed: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
+    """Compare samples per second, or tokens per second where the change is the length of a sample."""
     if not (changed["max_micro_batch"] and base["max_micro_batch"] and base.get("samples_per_second")):
         return None
-    return float(changed["samples_per_second"] / base["samples_per_second"])
+    length, base_length = (result["scenario"].get("sequence_length") or 1 for result in (changed, base))
+    return float(changed["samples_per_second"] * length / (base["samples_per_second"] * base_length))

@@ -13,6 +13,7 @@ from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
+from calc.scaling.layout import Offload
 from calc.scaling.memory import Division, ModelShape, division
 from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
 
@@ -463,7 +464,8 @@ def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemo
 def _step_memory(
     step: ReplayedStep, optimizer: Optimizer, master_weights: bool, workspace: int, layout: Layout
 ) -> StepMemory:  # noqa: FBT001
-    shares = _shares(step, layout) if layout.gpus > 1 else WHOLE
+    alone = layout.gpus == 1 and layout.cpu_offload is Offload.NONE
+    shares = WHOLE if alone else _shares(step, layout)
     return StepMemory(step, _optimizer(step, optimizer, master_weights=master_weights), workspace, shares)
 
 

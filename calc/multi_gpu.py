@@ -90,7 +90,7 @@ def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
         named: str | Mapping[str, Any] = scenario.interconnect
         return named
     card = scenario.gpu.catalog
-    if card is None:
+    if card is None or scenario.gpus == 1:
         return "pcie-4"
     per_node = -(-scenario.gpus // scenario.nodes)
     link = collectives.default_node_link(

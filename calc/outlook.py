@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from calc import convergence, cost, multi_gpu
 from calc.convergence.generalization import plain_name
 from calc.errors import ScenarioError
+from calc.scaling import Offload
 from calc.scenario import Checkpointing
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def passes_split(scenario: Scenario, time: StepTime, accumulation_steps: int) ->
 def scaling_of(
     scenario: Scenario, step: ReplayedStep, micro_batch: int, accumulation_steps: int, time: StepTime | None
 ) -> dict[str, Any] | None:
-    """Report on the scenario's GPUs; None on one, or where the card's speed is not known.
+    """Report on the scenario's GPUs; None on one that offloads nothing, or where the card's speed is not known.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ def scaling_of(
     time : StepTime
         One GPU's update of that many passes.
     """
-    if scenario.gpus == 1 or time is None:
+    alone = scenario.gpus == 1 and scenario.layout.cpu_offload is Offload.NONE
+    if alone or time is None:
         return None
     forward, backward = passes_split(scenario, time, accumulation_steps)
     work = multi_gpu.workload_of(

@@ -280,33 +280,30 @@ def _from_config(config: Mapping[str, Any], model_id: str | None, name: str, not
     return ModelChoice(identity, model_id, name, key, MappingProxyType(dict(config)), _default_task(key), notes)
 
 
-_MASKED = frozenset(
-    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert",
-     "mpnet", "big_bird", "esm", "longformer", "mobilebert", "rembert", "roformer"}
-)  # fmt: skip
-_SEQ2SEQ = frozenset(
-    {"t5", "mt5", "umt5", "longt5", "t5gemma", "bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100", "led"}
+_TASK_OF: Mapping[str, Task] = MappingProxyType(
+    {
+        model_type: task
+        for task, types in {
+            Task.MASKED_LM: (
+                "bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet big_bird "
+                "esm longformer mobilebert rembert roformer"
+            ),
+            Task.SEQ2SEQ_LM: "t5 mt5 umt5 longt5 t5gemma bart mbart pegasus marian blenderbot m2m_100 led",
+            Task.IMAGE_CLASSIFICATION: (
+                "vit deit beit swin swinv2 convnext convnextv2 clip siglip dinov2 segformer resnet clip_vision_model "
+                "siglip_vision_model vit_mae"
+            ),
+            Task.SPEECH_SEQ2SEQ: "whisper",
+            Task.SPEECH_CTC: "wav2vec2 hubert wavlm",
+        }.items()
+        for model_type in types.split()
+    }
 )
-_IMAGES = frozenset(
-    {"vit", "deit", "beit", "swin", "swinv2", "convnext", "convnextv2", "clip", "siglip", "dinov2", "segformer", "resnet",
-     "clip_vision_model", "siglip_vision_model", "vit_mae"}
-)  # fmt: skip
 
 
 def _default_task(model_type: str) -> Task:
-    if model_type in _MASKED:
-        return Task.MASKED_LM
-    if model_type in _SEQ2SEQ:
-        return Task.SEQ2SEQ_LM
-    if model_type in _IMAGES:
-        return Task.IMAGE_CLASSIFICATION
-    if model_type == "whisper":
-        return Task.SPEECH_SEQ2SEQ
-    if model_type in ("wav2vec2", "hubert", "wavlm"):
-        return Task.SPEECH_CTC
-    if model_type[:1].isupper():
-        return Task.DIFFUSION
-    return Task.CAUSAL_LM
+    """What a model type is for; diffusers' models are named by their class."""
+    return _TASK_OF.get(model_type, Task.DIFFUSION if model_type[:1].isupper() else Task.CAUSAL_LM)
 
 
 def _task(given: Mapping[str, Any], model: ModelChoice) -> Task:
@@ -406,6 +403,39 @@ def _lora_targets(given: Mapping[str, Any]) -> str | tuple[str, ...]:
     )
 
 
+def _precision(given: Mapping[str, Any], gpu: GpuChoice) -> Precision:
+    """The precision asked for, where the card has it; else autocast in bf16, or in fp16 where the card has no bf16."""
+    precision = _choice(given, "precision", Precision, Precision.AMP_BF16)
+    refusal = gpus.precision_refusal(gpu.catalog, precision) if gpu.catalog is not None else None
+    if refusal and given.get("precision") is not None:
+        raise ScenarioError("precision", refusal)
+    return Precision.AMP_FP16 if refusal else precision
+
+
+def _loss(given: Mapping[str, Any], task: Task) -> Loss:
+    loss = _choice(given, "loss", Loss, Loss.STANDARD)
+    if loss is Loss.FUSED and task not in TEXT_TASKS:
+        raise ScenarioError("loss", "fused is for language models' logits: this model has none, use standard")
+    return loss
+
+
+def _check_keys(given: Mapping[str, Any]) -> None:
+    if not isinstance(given, Mapping):
+        raise ScenarioError("scenario", "a scenario is a JSON object")
+    unknown = next((key for key in given if key not in KEYS), None)
+    if unknown is not None:
+        raise ScenarioError(str(unknown), f"no such field: allowed are {', '.join(KEYS)}")
+    if given.get("model") is None:
+        raise ScenarioError("model", "missing: give a preset's id such as gpt2, or the content of a config.json")
+
+
+def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
+    parallelism = given.get("parallelism") or {}
+    if not isinstance(parallelism, Mapping):
+        raise ScenarioError("parallelism", f'{_shown(parallelism)} is no object such as {{"strategy": "ddp"}}')
+    return dict(parallelism)
+
+
 def parse(given: Mapping[str, Any]) -> Scenario:
     """Check a scenario and fill in its defaults.
 
@@ -414,59 +444,62 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     ScenarioError
         The first field that is wrong, what is wrong with it, and what is allowed.
     """
-    if not isinstance(given, Mapping):
-        raise ScenarioError("scenario", "a scenario is a JSON object")
-    unknown = [key for key in given if key not in KEYS]
-    if unknown:
-        raise ScenarioError(str(unknown[0]), f"no such field: allowed are {', '.join(KEYS)}")
-    if given.get("model") is None:
-        raise ScenarioError("model", "missing: give a preset's id such as gpt2, or the content of a config.json")
+    _check_keys(given)
     model = _model(given["model"])
     task = _task(given, model)
     shape, sizes = _shape(given, model, task)
     gpu, gpu_text = _gpu(given.get("gpu"))
-    precision = _choice(given, "precision", Precision, Precision.AMP_BF16)
-    if gpu.catalog is not None:
-        refusal = gpus.precision_refusal(gpu.catalog, precision)
-        if refusal and given.get("precision") is not None:
-            raise ScenarioError("precision", refusal)
-        if refusal:
-            precision = Precision.AMP_FP16
-    method = _choice(given, "method", Method, Method.FULL)
-    rank = _optional_whole(given, "lora_rank", 1, 65_536) or DEFAULT_LORA_RANK
-    targets = _lora_targets(given)
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
-    nodes = _optional_whole(given, "nodes", 1, MAX_GPUS) or max(1, -(-gpu_count // 8))
-    parallelism = given.get("parallelism") or {}
-    if not isinstance(parallelism, Mapping):
-        raise ScenarioError("parallelism", f'{_shown(parallelism)} is no object such as {{"strategy": "ddp"}}')
-    optimizer = _choice(given, "optimizer", Optimizer, Optimizer.ADAMW)
-    checkpointing = _choice(given, "checkpointing", Checkpointing, Checkpointing.NONE)
-    attention = _choice(given, "attention", Attention, Attention.SDPA)
-    loss = _choice(given, "loss", Loss, Loss.STANDARD)
-    if loss is Loss.FUSED and task not in TEXT_TASKS:
-        raise ScenarioError("loss", "fused is for language models' logits: this model has none, use standard")
-    zero_grad = _choice(given, "zero_grad", ZeroGrad, ZeroGrad.FREE)
-    global_batch = _optional_whole(given, "global_batch", 1, MAX_BATCH)
-    micro_batch = _optional_whole(given, "micro_batch", 1, MAX_BATCH)
+    parallelism = _parallelism(given)
+    for key, (low, high) in _RUN_NUMBERS.items():
+        if given.get(key) is not None:
+            _number(given[key], key, low, high)
+    scenario = Scenario(
+        model=model,
+        shape=shape,
+        precision=_precision(given, gpu),
+        optimizer=_choice(given, "optimizer", Optimizer, Optimizer.ADAMW),
+        checkpointing=_choice(given, "checkpointing", Checkpointing, Checkpointing.NONE),
+        attention=_choice(given, "attention", Attention, Attention.SDPA),
+        loss=_loss(given, task),
+        method=_choice(given, "method", Method, Method.FULL),
+        lora_rank=_optional_whole(given, "lora_rank", 1, 65_536) or DEFAULT_LORA_RANK,
+        lora_targets=_lora_targets(given),
+        zero_grad=_choice(given, "zero_grad", ZeroGrad, ZeroGrad.FREE),
+        gpu=gpu,
+        gpus=gpu_count,
+        nodes=_optional_whole(given, "nodes", 1, MAX_GPUS) or max(1, -(-gpu_count // 8)),
+        interconnect=given.get("interconnect"),
+        parallelism=parallelism,
+        layout=read_layout(parallelism, gpu_count),
+        global_batch=_optional_whole(given, "global_batch", 1, MAX_BATCH),
+        micro_batch=_optional_whole(given, "micro_batch", 1, MAX_BATCH),
+        filled=MappingProxyType({}),
+    )
+    return replace(scenario, filled=MappingProxyType(_filled(given, scenario, sizes, gpu_text)))
+
+
+def _filled(given: Mapping[str, Any], scenario: Scenario, sizes: Mapping[str, int], gpu_text: object) -> dict[str, Any]:
+    """The scenario as JSON, defaults included."""
     filled: dict[str, Any] = {
         "model": given["model"],
-        "task": str(task),
+        "task": str(scenario.model.task),
         **sizes,
-        "precision": str(precision),
-        "optimizer": str(optimizer),
-        "checkpointing": str(checkpointing),
-        "attention": str(attention),
-        "loss": str(loss),
-        "method": str(method),
+        "precision": str(scenario.precision),
+        "optimizer": str(scenario.optimizer),
+        "checkpointing": str(scenario.checkpointing),
+        "attention": str(scenario.attention),
+        "loss": str(scenario.loss),
+        "method": str(scenario.method),
     }
-    if method is not Method.FULL:
-        filled["lora_rank"] = rank
+    if scenario.method is not Method.FULL:
+        targets = scenario.lora_targets
+        filled["lora_rank"] = scenario.lora_rank
         filled["lora_targets"] = list(targets) if isinstance(targets, tuple) else targets
-    filled |= {"zero_grad": str(zero_grad), "gpu": gpu_text, "gpus": gpu_count}
-    if gpu_count > 1:
-        filled |= {"nodes": nodes, "parallelism": dict(parallelism)}
-    for key in (
+    filled |= {"zero_grad": str(scenario.zero_grad), "gpu": gpu_text, "gpus": scenario.gpus}
+    if scenario.gpus > 1:
+        filled |= {"nodes": scenario.nodes, "parallelism": dict(scenario.parallelism)}
+    as_given = (
         "interconnect",
         "global_batch",
         "micro_batch",
@@ -474,16 +507,8 @@ def parse(given: Mapping[str, Any]) -> Scenario:
         *_RUN_NUMBERS,
         "gradient_norms",
         "calibration",
-    ):
-        if given.get(key) is not None:
-            filled[key] = given[key]
-    for key, (low, high) in _RUN_NUMBERS.items():
-        if given.get(key) is not None:
-            _number(given[key], key, low, high)
-    return Scenario(
-        model, shape, precision, optimizer, checkpointing, attention, loss, method, rank, targets, zero_grad, gpu,
-        gpu_count, nodes, given.get("interconnect"), dict(parallelism), read_layout(parallelism, gpu_count), global_batch, micro_batch, MappingProxyType(filled),
-    )  # fmt: skip
+    )
+    return filled | {key: given[key] for key in as_given if given.get(key) is not None}
 
 
 _RUN_NUMBERS: Mapping[str, tuple[float, float]] = MappingProxyType(

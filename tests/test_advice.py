@@ -107,6 +107,24 @@ def test_where_nothing_fits_speed_is_not_compared() -> None:
     assert all(row["speed_ratio"] is None for row in rows)
 
 
+def test_nothing_fits_until_changes_come_together() -> None:
+    def tight(scenario: Mapping[str, Any]) -> dict[str, Any]:
+        result = evaluate({**scenario, "precision": "fp32"})
+        saved = (scenario["checkpointing"] == "full") + (scenario["method"] == "qlora") + (scenario["gpus"] == 2)
+        return result | {"max_micro_batch": 3 if saved == 2 else 0}
+
+    rows = advice.ways_to_fit(SCENARIO, tight)
+    assert [row["change"] for row in rows] == [
+        {"checkpointing": "full", "gpus": 2, "parallelism": {"strategy": "fsdp"}},
+        {"checkpointing": "full", "method": "qlora"},
+    ]
+    assert rows[0]["max_micro_batch"] == 3
+
+
+def test_no_way_is_an_empty_list() -> None:
+    assert advice.ways_to_fit(SCENARIO, lambda scenario: evaluate(scenario) | {"max_micro_batch": 0}) == []
+
+
 class TestComparison:
     def test_only_what_differs_is_a_column(self) -> None:
         found = comparison.compare([SCENARIO, {**SCENARIO, "checkpointing": "full"}], evaluate)

@@ -35,11 +35,10 @@ def price_of(scenario: Scenario, dollars_per_gpu_hour: float | None) -> cost.Pri
 
 def machine_of(scenario: Scenario, price: cost.Price) -> Machine:
     """Describe the scenario's GPUs for the search."""
-    interconnect = interconnect_of(scenario) if scenario.gpus > 1 else "pcie-4"
     return Machine(
         gpus=scenario.gpus,
         gpus_per_node=-(-scenario.gpus // scenario.nodes),
-        fabric=collectives.read_fabric(interconnect),
+        fabric=collectives.read_fabric(interconnect_of(scenario)),
         limit_bytes=scenario.gpu.limit_bytes,
         dollars_per_gpu_hour=price.dollars_per_gpu_hour,
     )
