@@ -61,7 +61,13 @@ class CachingAllocator:
         self._free: list[tuple[int, int, Block]] = []
 
     def malloc(self, nbytes: int) -> Block | int:
-        """A block of at least ``nbytes`` (of the small pool: its size); `OutOfMemoryError` where the capacity is passed."""
+        """A block of at least ``nbytes``; of the small pool, its size alone.
+
+        Raises
+        ------
+        OutOfMemoryError
+            Where the capacity would be passed with nothing left to release.
+        """
         size = (nbytes + UNIT - 1) // UNIT * UNIT or UNIT
         if size <= SMALL_REQUEST:
             self._small_allocated += size
@@ -69,8 +75,7 @@ class CachingAllocator:
                 self._reserve(SMALL_SEGMENT)
                 self._small_reserved += SMALL_SEGMENT
             self.allocated += size
-            if self.allocated > self.peak_allocated:
-                self.peak_allocated = self.allocated
+            self.peak_allocated = max(self.peak_allocated, self.allocated)
             return size
         free = self._free
         at = bisect_left(free, (size,))
@@ -88,8 +93,7 @@ class CachingAllocator:
             insort(free, (rest, tail.address, tail))
         block.free = False
         self.allocated += block.size
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
     def free(self, block: Block | int) -> None:

@@ -25,7 +25,7 @@ LARGEST = 1 << 26
 
 
 class Band(NamedTuple):
-    """Largest micro-batches; 0 where none fits. ``next_needs_bytes`` is what one sample more would need beyond the limit."""
+    """Largest micro-batches, 0 where none fits; ``next_needs_bytes`` is what one sample more needs beyond the limit."""
 
     safe: int
     expected: int
@@ -55,7 +55,7 @@ def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST, *, to
 
 
 def tensors_fit(memory: StepMemory, limit_bytes: int) -> int:
-    """The largest micro-batch whose tensors fit: exact, since a peak is the highest of lines that rise with the batch."""
+    """The largest micro-batch whose tensors fit: a peak is the highest of lines that rise with the batch."""
     one, two = memory.requested_peak(1), memory.requested_peak(2)
     if one > limit_bytes:
         return 0

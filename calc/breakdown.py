@@ -59,7 +59,6 @@ class Breakdown:
 def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocation: Allocation) -> Breakdown:
     """Parts of the peak that the allocator counts; they add up to it."""
     phase = max(allocation.peaks, key=lambda p: allocation.peaks[p])
-    step = memory.step
     moving = moving_bytes(memory, micro_batch, phase)
     activations, activation_parts = moving["activations"]
     found = [

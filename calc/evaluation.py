@@ -129,7 +129,7 @@ def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) 
 
 
 def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
-    """The step's memory and the largest micro-batches, with gradients alive in forward where accumulation keeps them."""
+    """The step's memory and the largest micro-batches; accumulation keeps gradients alive in forward."""
     memory, limits = _fitted(scenario, gradients_kept=scenario.zero_grad is ZeroGrad.KEEP)
     wanted = scenario.global_batch
     if wanted is not None and not memory.step.gradients_kept:

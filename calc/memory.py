@@ -1,4 +1,4 @@
-"""One training step's memory: the replay's log joined with weights, optimizer and workspaces, and run through the allocator."""
+"""One training step's memory: the replay's log with weights, optimizer and workspaces, run through the allocator."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from calc.scaling.memory import Division, ModelShape, division
 from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from calc.architectures.model import Shape
     from calc.scaling.layout import Layout
     from calc.scenario import ModelChoice, Optimizer, Scenario
@@ -309,7 +311,7 @@ class StepMemory:
 
     @cached_property
     def constant_bytes(self) -> int:
-        """Alive throughout: weights, optimizer state, workspaces, buffers of exchange, and gradients where they are kept."""
+        """Alive throughout: weights, optimizer state, workspaces, exchange, and gradients where they are kept."""
         kept = self.gradient_bytes if self.step.gradients_kept else 0
         exchange = sum(map(rounded, self.exchange_requests))
         return self.weights_bytes + self.state_bytes + self.workspace_bytes + exchange + kept
@@ -346,6 +348,13 @@ class StepMemory:
 
     def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
         """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small."""
+        return self.allocate_in_turn((micro_batch,), capacity)[0]
+
+    def allocate_in_turn(self, micro_batches: Sequence[int], capacity: int | None) -> list[Allocation]:
+        """Two steps at each micro-batch, one after another in one process: the second one's peaks, what both reserved.
+
+        What a micro-batch leaves cached is there for the next, and counts as reserved.
+        """
         allocator = CachingAllocator(capacity)
         for request in self.weight_requests:
             allocator.malloc(request)
@@ -358,17 +367,24 @@ class StepMemory:
         if self.step.gradients_kept:
             for request in self.gradient_requests:
                 allocator.malloc(request)
-        run = _Run(self.step, self.sizes(micro_batch), allocator)
         # The optimizer's state is made at the end of the first step, in what its backward has left free: the second
         # step is the first steady one.
-        run.passes()
-        for request in self.state_requests:
-            allocator.malloc(request)
-        self._update(allocator)
-        run.drop_gradients()
-        peaks = run.passes()
-        peaks[Phase.STEP] = self._update(allocator)
-        return Allocation(peaks, allocator.peak_reserved)
+        states = self.state_requests
+        found = []
+        for micro_batch in micro_batches:
+            allocator.peak_reserved = allocator.reserved
+            run = _Run(self.step, self.sizes(micro_batch), allocator)
+            run.passes()
+            for request in states:
+                allocator.malloc(request)
+            states = ()
+            self._update(allocator)
+            run.drop_gradients()
+            peaks = run.passes()
+            peaks[Phase.STEP] = self._update(allocator)
+            run.drop_gradients()
+            found.append(Allocation(peaks, allocator.peak_reserved))
+        return found
 
     def _update(self, allocator: CachingAllocator) -> int:
         """The optimizer's step: its temporaries, alive together; the peak."""
@@ -451,22 +467,18 @@ class _Run:
 def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemory:
     """The scenario's step with its optimizer and card, on one of its GPUs."""
     step = replay(scenario, gradients_kept=gradients_kept)
-    return _step_memory(
-        step,
-        scenario.optimizer,
-        scenario.precision is Precision.BF16_MASTER,
-        workspace_bytes(scenario),
-        scenario.layout,
-    )
+    return _step_memory(step, scenario.optimizer, scenario.precision, workspace_bytes(scenario), scenario.layout)
 
 
 @lru_cache(maxsize=512)
 def _step_memory(
-    step: ReplayedStep, optimizer: Optimizer, master_weights: bool, workspace: int, layout: Layout
-) -> StepMemory:  # noqa: FBT001
+    step: ReplayedStep, optimizer: Optimizer, precision: Precision, workspace: int, layout: Layout
+) -> StepMemory:
     alone = layout.gpus == 1 and layout.cpu_offload is Offload.NONE
     shares = WHOLE if alone else _shares(step, layout)
-    return StepMemory(step, _optimizer(step, optimizer, master_weights=master_weights), workspace, shares)
+    return StepMemory(
+        step, _optimizer(step, optimizer, master_weights=precision is Precision.BF16_MASTER), workspace, shares
+    )
 
 
 def workspace_bytes(scenario: Scenario) -> int:

@@ -89,12 +89,18 @@ def shampoo_states(parameter: Parameter) -> tuple[int, ...]:
 
 
 def soap_states(parameter: Parameter) -> tuple[int, ...]:
-    """Adam's two moments, and for each side up to 10,000 a statistic and its eigenbasis (Vyas et al. 2024, arXiv:2409.11321)."""
+    """Adam's two moments, and for each side up to 10,000 a statistic and its eigenbasis.
+
+    Vyas et al. 2024, arXiv:2409.11321.
+    """
     return shampoo_states(parameter)
 
 
 def galore_states(parameter: Parameter) -> tuple[int, ...]:
-    """For hidden matrices m x n, m <= n: a projector m x r and two moments r x n (Zhao et al. 2024, arXiv:2403.03507)."""
+    """For hidden matrices m x n, m <= n: a projector m x r and two moments r x n.
+
+    Zhao et al. 2024, arXiv:2403.03507, algorithm 2.
+    """
     if len(parameter.shape) != 2 or parameter.embedding:
         return _copies(2)(parameter)
     small, large = sorted(parameter.shape)

@@ -285,8 +285,8 @@ _TASK_OF: Mapping[str, Task] = MappingProxyType(
         model_type: task
         for task, types in {
             Task.MASKED_LM: (
-                "bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet big_bird "
-                "esm longformer mobilebert rembert roformer"
+                "bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet "
+                "big_bird esm longformer mobilebert rembert roformer"
             ),
             Task.SEQ2SEQ_LM: "t5 mt5 umt5 longt5 t5gemma bart mbart pegasus marian blenderbot m2m_100 led",
             Task.IMAGE_CLASSIFICATION: (

@@ -21,7 +21,8 @@ def answer_sentence(result: Mapping[str, Any]) -> str:
     model, card = result["model"]["name"], result["gpu"]["name"]
     if largest == 0:
         needed = result["memory"]["peak_allocated_bytes"]
-        return f"Nothing fits yet: {model} needs {gib(needed)} for one sample; {card} gives {gib(result['gpu']['usable_bytes'])}."
+        usable = result["gpu"]["usable_bytes"]
+        return f"Nothing fits yet: {model} needs {gib(needed)} for one sample; {card} gives {gib(usable)}."
     sentence = f"Micro-batch {largest:,} fits {model} on {card}."
     if result["next_needs_bytes"] is not None:
         sentence += f" {largest + 1:,} would need {gib(result['next_needs_bytes'])} more."
@@ -33,9 +34,11 @@ def as_text(result: Mapping[str, Any]) -> str:
     memory = result["memory"]
     lines = [
         answer_sentence(result),
-        f"At micro-batch {result['micro_batch']:,}: {gib(memory['peak_allocated_bytes'])} allocated at the peak "
-        f"({memory['peak_instant']}), {gib(memory['peak_reserved_bytes'])} reserved, "
-        f"{gib(memory['process_bytes'])} for the process.",
+        (
+            f"At micro-batch {result['micro_batch']:,}: {gib(memory['peak_allocated_bytes'])} allocated at the peak "
+            f"({memory['peak_instant']}), {gib(memory['peak_reserved_bytes'])} reserved, "
+            f"{gib(memory['process_bytes'])} for the process."
+        ),
         "Phases: " + ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in memory["phases"].items()),
     ]
     lines += [f"  {c['label']:28} {gib(c['bytes']):>12}   {c['formula']}" for c in memory["components"] if c["bytes"]]

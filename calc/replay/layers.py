@@ -21,7 +21,10 @@ DOUBLE_QUANTIZATION_BLOCK = 256
 
 
 def nf4_bytes(elements: int) -> int:
-    """Bytes of a weight in NF4 with double quantization: 4 bits, an 8-bit scale per 64, an fp32 scale per 256 of those."""
+    """Bytes of a weight in NF4 with double quantization.
+
+    4 bits a weight, an 8-bit scale per 64 weights, an fp32 scale per 256 of those.
+    """
     scales = -(-elements // NF4_BLOCK)
     return -(-elements // 2) + scales + 4 * -(-scales // DOUBLE_QUANTIZATION_BLOCK)
 
@@ -221,9 +224,19 @@ class Conv:
     """``nn.Conv1d/2d``: shapes are (channels, *positions)."""
 
     def __init__(
-        self, build: Build, name: str, inputs: int, outputs: int, kernel: Sequence[int], *, stride: Sequence[int] | int = 1,
-        padding: Sequence[int] | int = 0, dilation: int = 1, groups: int = 1, bias: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        build: Build,
+        name: str,
+        inputs: int,
+        outputs: int,
+        kernel: Sequence[int],
+        *,
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
         n = len(kernel)
         self.kernel = tuple(kernel)
         self.stride = (stride,) * n if isinstance(stride, int) else tuple(stride)

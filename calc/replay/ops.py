@@ -278,7 +278,7 @@ def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Ten
 
 
 def layer_norm(x: Tensor, weight: Parameter | Tensor | None, bias: Parameter | Tensor | None, groups: int) -> Tensor:
-    """``nn.LayerNorm`` / ``nn.GroupNorm`` in one kernel: keeps input, mean and reciprocal deviation. fp32 under autocast."""
+    """``nn.LayerNorm`` or ``nn.GroupNorm``: keeps input, mean and reciprocal deviation; fp32 under autocast."""
     tape = x.tape
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
@@ -488,7 +488,7 @@ def pad_last(x: Tensor, wide: int, width: int) -> Tensor:
     return tape.record(out, [x], backward)
 
 
-def cat(parts: Sequence[Tensor], axis_last: bool = True) -> Tensor:
+def cat(parts: Sequence[Tensor], *, axis_last: bool = True) -> Tensor:
     """``torch.cat``: keeps nothing; each part's gradient is a view of the whole's."""
     tape = parts[0].tape
     dtype = _promoted(*parts)
@@ -498,9 +498,14 @@ def cat(parts: Sequence[Tensor], axis_last: bool = True) -> Tensor:
     out = tape.empty((total // last, last), dtype, batched=whole.batched)
     tape.kernel(list(parts), [out])
     forms = [(p.shape, p.batched) for p in parts]
-    return tape.record(
-        out, list(parts), lambda grad: [Tensor(grad.storage, shape, grad.dtype, batched) for shape, batched in forms]
-    )
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        slices = [Tensor(grad.storage, shape, grad.dtype, batched) for shape, batched in forms]
+        for part in slices:
+            part.is_view = True
+        return slices
+
+    return tape.record(out, list(parts), backward)
 
 
 def split(x: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
@@ -571,7 +576,6 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     transformers/models/llama/modeling_llama.py, apply_rotary_pos_emb.
     """
-    tape = x.tape
     direct = mul(x, cos)
     half = (x.numel // 2,)
     first = narrow(x, half)
@@ -690,7 +694,8 @@ def math_attention(
     """torch's composed attention, taken where no kernel fits (fp32 with grouped keys, for one).
 
     Half types are computed in fp32; queries and keys are both scaled; the mask is added to the scores in place. The
-    weights are returned too, in the inputs' type, though nobody takes them (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
+    weights are returned too, in the inputs' type, though nobody takes them (aten/src/ATen/native/transformers/attention.cpp,
+    _scaled_dot_product_attention_math).
     """
     tape = q.tape
     dtype = q.dtype
@@ -719,7 +724,7 @@ def math_attention(
 
 
 def cross_entropy(logits: Tensor) -> Tensor:
-    """``F.cross_entropy``: log-softmax in the logits' type, its fp32 copy under autocast; backward makes two of that size.
+    """``F.cross_entropy``: log-softmax in the logits' type, fp32 under autocast; backward makes two of that size.
 
     derivatives.yaml: _log_softmax keeps its output, nll_loss its input. Autocast runs nll_loss in fp32 but leaves
     log_softmax alone, for cross_entropy_loss names its type (aten/src/ATen/native/LossNLL.cpp).
@@ -877,8 +882,10 @@ def activation_inplace(x: Tensor) -> Tensor:
     return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
 
 
-def pooled(shape: tuple[int, ...], kernel: int, *, stride: int, padding: int = 0, ceil_mode: bool = False) -> tuple[int, ...]:
-    """Shape (channels, *positions) after square pooling; ``ceil_mode`` keeps a last window that starts inside the input."""
+def pooled(
+    shape: tuple[int, ...], kernel: int, *, stride: int, padding: int = 0, ceil_mode: bool = False
+) -> tuple[int, ...]:
+    """Shape (channels, *positions) after square pooling; ``ceil_mode`` keeps a last window that starts inside."""
     positions = []
     for size in shape[1:]:
         reach = size + 2 * padding - kernel

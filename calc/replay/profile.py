@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from calc.replay.tape import Kernel, Segment, Tape
 
 ALLOCATION_UNIT = 512
-"""torch's caching allocator rounds every request up to this many bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+"""torch's allocator rounds every request up to this many bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 
 
 def rounded(nbytes: int) -> int:
@@ -80,6 +80,7 @@ class Profile:
         return [(p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)]
 
     def stretches(self) -> list[tuple[int, int, Segment]]:
+        """Start and end of each segment's events."""
         ends = [s.start for s in self.segments[1:]] + [len(self.events)]
         return [(s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start]
 
@@ -131,7 +132,7 @@ class Profile:
         return {storage: nbytes for storage, nbytes in alive.items() if nbytes}
 
     def walk(self, sizes: list[int]) -> list[tuple[str, Phase, int]]:
-        """Label, phase and bytes alive above the constant ones, at the top and the end of every stretch, in time's order."""
+        """Label, phase and bytes alive above the constant ones, at the top and the end of every stretch, in order."""
         alive = 0
         points: list[tuple[str, Phase, int]] = []
         for start, end, segment in self.stretches():

@@ -146,7 +146,13 @@ class Tensor:
     __slots__ = ("batched", "dtype", "is_view", "node", "output", "shape", "storage")
 
     def __init__(
-        self, storage: Storage, shape: tuple[int, ...], dtype: Dtype, batched: bool, node: Node | Parameter | None = None, output: int = 0
+        self,
+        storage: Storage,
+        shape: tuple[int, ...],
+        dtype: Dtype,
+        batched: bool,  # noqa: FBT001 - every tensor has one, and tensors are made by the thousand
+        node: Node | Parameter | None = None,
+        output: int = 0,
     ) -> None:
         self.storage = storage
         self.shape = shape
@@ -158,10 +164,12 @@ class Tensor:
 
     @property
     def tape(self) -> Tape:
+        """The log that its storage is in."""
         return self.storage.tape
 
     @property
     def numel(self) -> int:
+        """Elements of one sample where batched, else of the whole."""
         return prod(self.shape)
 
     @property
@@ -171,6 +179,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
+        """Whether backward reaches it."""
         return self.node is not None
 
     @property
@@ -201,6 +210,7 @@ class Parameter:
 
     @property
     def numel(self) -> int:
+        """Elements of one copy."""
         return prod(self.shape)
 
 
@@ -360,7 +370,9 @@ class Tape:
 
     # ---- autograd
 
-    def record(self, out: Tensor, inputs: Sequence[Tensor], backward: Callable[[Any], Sequence[Tensor | None]]) -> Tensor:
+    def record(
+        self, out: Tensor, inputs: Sequence[Tensor], backward: Callable[[Any], Sequence[Tensor | None]]
+    ) -> Tensor:
         """Puts ``out`` into the graph: ``backward`` takes its gradient and returns one for each input (None: none)."""
         return self.record_many([out], inputs, backward)[0]
 
@@ -393,7 +405,7 @@ class Tape:
             self._phantom = True
 
     def leaf(self, tensor: Tensor) -> Tensor:
-        """``tensor.requires_grad_()``: a gradient is wanted where nothing that trains lies behind. The graph holds it."""
+        """``tensor.requires_grad_()``: wants a gradient where nothing that trains lies behind; the graph holds it."""
         held = [tensor.data]
 
         def accumulate(_: object) -> Sequence[Tensor | None]:
@@ -406,7 +418,8 @@ class Tape:
 
     def parameter(self, parameter: Parameter) -> Tensor:
         """The parameter as an operand."""
-        return Tensor(Storage(self, 0), parameter.shape, parameter.dtype, batched=False, node=parameter if parameter.trainable else None)
+        node = parameter if parameter.trainable else None
+        return Tensor(Storage(self, 0), parameter.shape, parameter.dtype, batched=False, node=node)
 
     def constant(self, shape: tuple[int, ...], dtype: Dtype) -> Tensor:
         """A buffer of the model as an operand: its memory is the model's, it has no gradient."""
@@ -428,6 +441,7 @@ class Tape:
         return out
 
     def cast_gradient(self, grad: Tensor, dtype: Dtype) -> Tensor:
+        """A gradient in another type."""
         out = self.like(grad, dtype)
         self.kernel([grad], [out])
         return out
@@ -447,7 +461,7 @@ class Tape:
         self._mark()
 
     def _run(self, root: Node, gradients_of_root: list[Tensor | None]) -> None:
-        """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches them."""
+        """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches it."""
         buffers = self._buffers
         buffers[root] = gradients_of_root
         del gradients_of_root
@@ -487,7 +501,9 @@ class Tape:
             grad = self.cast_gradient(grad, edge.dtype)
         target = edge.target
         if isinstance(target, Parameter):
-            if not self.gradients_kept:
+            if self.gradients_kept:
+                self.kernel([grad, grad], [grad])
+            else:
                 target.grad = self._sum(target.grad, grad)
                 self.gradient_storages.add(target.grad.storage.index)
             return
@@ -503,7 +519,7 @@ class Tape:
         return self.like(old) if old.is_view else old
 
     def recall(self) -> Tensor | None:
-        """In recomputation under a selective policy: the result kept the first time; None where it is to be computed."""
+        """In recomputation under a selective policy: the result kept the first time; None where it is computed."""
         if self._kept_results is None or not self._recomputing:
             return None
         kept = self._kept_results.pop(0)
