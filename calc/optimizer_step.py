@@ -23,7 +23,7 @@ def _no_products(_: Parameter) -> int:
 
 
 def muon_flops(parameter: Parameter) -> int:
-    """Newton-Schulz on a hidden m x n matrix, m <= n: in each iteration X Xt, its square, and their product with X."""
+    """Return Newton-Schulz's on a hidden m x n matrix, m <= n: each time X Xt, its square, their product with X."""
     if len(parameter.shape) != 2 or parameter.embedding:
         return 0
     m, n = sorted(parameter.shape)
@@ -31,7 +31,10 @@ def muon_flops(parameter: Parameter) -> int:
 
 
 def preconditioned_flops(parameter: Parameter) -> int:
-    """Each side's statistic of an m x n gradient, and its product with the gradient (roots come every many steps)."""
+    """Return those of each side's statistic of an m x n gradient, and of its product with the gradient.
+
+    Roots come every many steps.
+    """
     if len(parameter.shape) < 2:
         return 0
     m, n = parameter.shape[0], parameter.numel // parameter.shape[0]
@@ -39,12 +42,12 @@ def preconditioned_flops(parameter: Parameter) -> int:
 
 
 def soap_flops(parameter: Parameter) -> int:
-    """Each side's statistic, the gradient into its eigenbasis, and the update back."""
+    """Return those of each side's statistic, the gradient into its eigenbasis, and the update back."""
     return preconditioned_flops(parameter) * 3 // 2
 
 
 def galore_flops(parameter: Parameter) -> int:
-    """The gradient of an m x n matrix, m <= n, to rank r and the update back."""
+    """Return those of the gradient of an m x n matrix, m <= n, to rank r, and of the update back."""
     if len(parameter.shape) != 2 or parameter.embedding:
         return 0
     m, n = sorted(parameter.shape)
@@ -55,7 +58,8 @@ class _Cost(NamedTuple):
     """Cost of a step by parameter.
 
     ``passes``: tensors of the parameter's size read or written; ``state_bytes``: bytes an element beside these;
-    ``operations``: launches for each tensor, 0 where many tensors share one; ``waits``: the host reads from the GPU.
+    ``operations``: launches for each tensor, 0 where many tensors share one; ``waits``: the host reads from the GPU;
+    ``flops``: products, of operands of ``product_itemsize``.
     """
 
     passes: int
@@ -64,16 +68,21 @@ class _Cost(NamedTuple):
     state_bytes: int = 0
     waits: bool = False
     flops: Callable[[Parameter], int] = _no_products
+    product_itemsize: int = 4
 
 
 COSTS: Mapping[Optimizer, _Cost] = MappingProxyType(
     {
         Optimizer.SGD: _Cost(3, "torch/optim/sgd.py, _multi_tensor_sgd: add"),
         Optimizer.SGD_MOMENTUM: _Cost(8, "same: mul, add, add"),
-        Optimizer.ADAM: _Cost(18, "torch/optim/adam.py, _multi_tensor_adam: lerp, mul, addcmul, sqrt, div, add, addcdiv"),
+        Optimizer.ADAM: _Cost(
+            18, "torch/optim/adam.py, _multi_tensor_adam: lerp, mul, addcmul, sqrt, div, add, addcdiv"
+        ),
         Optimizer.ADAMW: _Cost(20, "same, after the decay's mul"),
         Optimizer.ADAMW_FUSED: _Cost(7, "torch/optim/adam.py, _fused_adam: reads p, g, m, v, writes p, m, v"),
-        Optimizer.ADAMW_8BIT: _Cost(3, "bitsandbytes, kOptimizerStatic8bit2StateBlockwise: p, g, p; m, v and back", 1, 4),
+        Optimizer.ADAMW_8BIT: _Cost(
+            3, "bitsandbytes, kOptimizerStatic8bit2StateBlockwise: p, g, p; m, v and back", 1, 4
+        ),
         Optimizer.ADAFACTOR: _Cost(
             17,
             "torch/optim/_adafactor.py: 4 norms, outer product, div, clamp, rsqrt, mul, add; two norms go to the host",
@@ -85,7 +94,9 @@ COSTS: Mapping[Optimizer, _Cost] = MappingProxyType(
         Optimizer.LION: _Cost(19, "lion-pytorch: mul, clone, mul, add, sign, add, mul, add", 8),
         Optimizer.LAMB: _Cost(25, "arXiv:1904.00962, algorithm 2: two moments, ratio, decay, two norms, add", 14),
         Optimizer.LARS: _Cost(15, "arXiv:1708.03888, algorithm 1: two norms, decay, scale, momentum, add", 8),
-        Optimizer.MUON: _Cost(12, "torch/optim/_muon.py: lerp, lerp, cast, mul, add", 22, flops=muon_flops),
+        Optimizer.MUON: _Cost(
+            12, "torch/optim/_muon.py: lerp, lerp, cast, mul, add", 22, flops=muon_flops, product_itemsize=2
+        ),
         Optimizer.SHAMPOO: _Cost(16, "arXiv:1802.09568, with momentum and grafting", 12, flops=preconditioned_flops),
         Optimizer.SOAP: _Cost(20, "arXiv:2409.11321, Adam in the eigenbasis", 16, flops=soap_flops),
         Optimizer.GALORE_ADAMW: _Cost(6, "arXiv:2403.03507; Adam's work is of the low rank", 14, flops=galore_flops),
@@ -96,17 +107,23 @@ COSTS: Mapping[Optimizer, _Cost] = MappingProxyType(
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """An optimizer's step over given parameters: bytes moved, operations of products, tensors, launches beside shared ones."""
+    """An optimizer's step over given parameters.
+
+    ``traffic_bytes`` moved, and ``flops`` of products of operands of ``product_itemsize``, on the GPU; trained
+    ``tensors``; ``launches`` for single tensors, beside those that many share; ``waits``: the host reads from the GPU
+    before or during the step.
+    """
 
     traffic_bytes: int
     flops: int
     tensors: int
     launches: int
     waits: bool
+    product_itemsize: int = 4
 
     @staticmethod
     def of(optimizer: Optimizer, parameters: Iterable[Parameter], precision: Precision) -> OptimizerStep:
-        """The step over the trained parameters.
+        """Return the step over the trained parameters.
 
         With fp32 master weights each gradient is cast up and each weight down; with gradient scaling each gradient is
         first read, checked and divided (torch/amp/grad_scaler.py, _unscale_grads_).
@@ -126,4 +143,4 @@ class OptimizerStep:
             flops += cost.flops(p) * p.copies
             tensors += p.copies
         waits = cost.waits or precision is Precision.AMP_FP16
-        return OptimizerStep(traffic, flops, tensors, tensors * cost.operations, waits)
+        return OptimizerStep(traffic, flops, tensors, tensors * cost.operations, waits, cost.product_itemsize)

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from calc.catalog.gpus import FORMATS_BY_PRECISION
-from calc.optimizer_step import OptimizerStep
 from calc.replay.tape import Fused, Kernel, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from calc.catalog.gpus import Gpu
+    from calc.optimizer_step import OptimizerStep
     from calc.replay.profile import Profile
 
 MATRIX_SHARE: Mapping[str, float] = MappingProxyType(
@@ -48,6 +48,9 @@ mikamirai.com, "GPU memory bandwidth", 2026); the middle."""
 MEMORY_LATENCY_SECONDS = 273e-9
 """From a load to its data: 478.8 cycles at 1.755 GHz on H100 (Luo et al. 2024, arXiv:2402.13499, table 3). By Little's
 law a kernel needs bandwidth x latency bytes on their way at any time."""
+KERNEL_SECONDS = 0.9e-6 + 2 * MEMORY_LATENCY_SECONDS
+"""What a kernel takes on the GPU beside its work: 0.9 us from one to the next in a stream (NVIDIA developer blog,
+"Getting started with CUDA graphs", 2019: 3.8 us apart for kernels of 2.9 us), its first load and its last store."""
 THREADS_PER_MULTIPROCESSOR = 2048
 """Resident threads (CUDA programming guide, compute capabilities 7.0, 8.0 and 9.0; 1024 to 1536 on others)."""
 
@@ -61,18 +64,22 @@ EFFICIENT_SHARE_16_BIT = 0.30
 187 ms)."""
 EFFICIENT_SHARE_32_BIT = 0.17
 """The same in fp32: 27 of A100's 156 TFLOP/s as TF32 (654 ms)."""
-EFFICIENT_BACKWARD_SHARE = 0.5
-"""Backward's rate to forward's of the memory-efficient kernel."""
 DROPOUT_SHARE = 0.5
-"""What is left of a fused attention kernel's rate when it draws a dropout mask."""
+"""What is left of a fused attention kernel's rate when it draws a dropout mask.
+
+Measured, between 0.3 (BERT-base, 512 tokens against 128) and 0.7 (GPT-2, 1024 against 256): what longer sequences of
+as many tokens add, in the runs that `OPERATION_SECONDS` names.
+"""
 LEGACY_SHARE: Mapping[str, float] = MappingProxyType({"Hopper": 0.629})
 """What Ampere's matrix instructions (mma) reach of the rate of a GPU's own (Luo et al. 2024, arXiv:2402.13499)."""
 ALIGNMENT_BYTES = 16
 """Rows that start at multiples of this take the fast path (NVIDIA, Matrix multiplication background, section 3)."""
 UNALIGNED_SHARE: Mapping[int, float] = MappingProxyType({2: 0.12, 4: 0.25, 8: 0.5})
-"""Rate of a product on Hopper by the alignment of its rows in bytes, to an aligned one: such rows reach neither TMA nor
-Hopper's matrix instructions, and at 2 bytes no asynchronous copy. Measured: the heads of GPT-2 and RoBERTa (50257 and
-50265 columns), and of BERT (30522), in the runs below; 8 lies between."""
+"""Rate of a product on Hopper by the alignment of its rows in bytes, to an aligned one.
+
+Such rows reach neither TMA nor Hopper's matrix instructions, and at 2 bytes no asynchronous copy. Measured: the heads of
+GPT-2 and RoBERTa (50257 and 50265 columns), and of BERT (30522), in the same runs; 8 lies between.
+"""
 OTHER_UNALIGNED_SHARE = 0.7
 """The same elsewhere: 115.6 to 155.9 TFLOP/s on RTX 4090 (pytorch issue 181718)."""
 
@@ -87,21 +94,22 @@ ATTENTION_ROWS = 128
 ATTENTION_KEYS = 64
 """Keys that it takes at a time (same)."""
 
-OPERATION_SECONDS = 27e-6
-"""Host time of one eager operation, forward or backward.
+OPERATION_SECONDS = 29e-6
+"""Host time of one eager operation, forward or backward: dispatcher, autograd, the Python around it, the launch.
 
-Measured: H100 runs of this project at micro-batches where the GPU waits (tests/data/step_seconds.json), seconds over
-operations. It holds torch's dispatcher, autograd, the Python around it, and the kernel's launch (itself 5 to 10 us).
+This and the next three are measured: least absolute deviations over 132 runs on one H100 (torch 2.11, transformers
+5.17; tests/data/step_seconds_h100.json) in which the GPU waits for the host most of the time: their seconds over what
+the step launches, holds and checkpoints. Leaving any one model out moves them by 15 % at most (the launch by 40 %); two
+runs of one scenario differ by up to 1.43 times. A faster host scales all four.
 """
 LAUNCH_SECONDS = 10e-6
-"""Host time of an operation outside autograd and modules, as in an optimizer's loop over tensors: dispatcher and launch;
-Adafactor's step in the same runs."""
-PARAMETER_SECONDS = 74e-6
-"""Host time of one trained tensor in a step: its module's call, its gradient's node, its place in the optimizer's lists;
-same source."""
-CHECKPOINT_SECONDS = 2.8e-3
+"""The same for an operation outside autograd and modules, as in an optimizer's loop over tensors."""
+PARAMETER_SECONDS = 55e-6
+"""Host time of one trained tensor in a step: its module's call, its gradient's node, its place in the optimizer's
+lists."""
+CHECKPOINT_SECONDS = 2.5e-3
 """Host time of one checkpointed block beside the operations it runs again: random states saved and put back, hooks on
-every saved tensor; same source."""
+every saved tensor."""
 
 _PHASES = (Phase.FORWARD, Phase.BACKWARD)
 
@@ -120,8 +128,8 @@ class Host:
 class Machine:
     """A GPU and its host, as the time of a step needs them.
 
-    ``matrix_flops_per_second`` is the best rate of a large product by number format; ``flash_share`` and the like are of
-    the data sheet's rate ``peak_flops_per_second``.
+    ``peak_flops_per_second`` is the data sheet's rate by number format; the shares are of it, ``legacy_share`` of what
+    the GPU's own matrix instructions reach. ``bandwidth_bytes_per_second`` is what large tensors get.
     """
 
     peak_flops_per_second: Mapping[str, float]
@@ -134,7 +142,7 @@ class Machine:
 
     @staticmethod
     def of(gpu: Gpu, host: Host | None = None) -> Machine:
-        """The GPU of the catalog."""
+        """Return a GPU of the catalog with its host."""
         return Machine(
             peak_flops_per_second=gpu.dense_flops_per_second,
             matrix_share=MATRIX_SHARE.get(gpu.architecture, OTHER_MATRIX_SHARE),
@@ -146,14 +154,14 @@ class Machine:
         )
 
     def bandwidth(self, threads: int, itemsize: int) -> float:
-        """Bytes a second for a kernel of so many threads (0: enough), each waiting for ``itemsize`` bytes at a time."""
+        """Return bytes a second for a kernel of so many threads (0: enough), each waiting for ``itemsize`` bytes."""
         if not threads:
             return self.bandwidth_bytes_per_second
         resident = min(threads, self.multiprocessors * THREADS_PER_MULTIPROCESSOR)
         return min(self.bandwidth_bytes_per_second, resident * itemsize / MEMORY_LATENCY_SECONDS)
 
     def peak(self, itemsize: int, precision: str) -> float:
-        """Data sheet's rate of products of operands of a size under a scenario's precision, FLOP/s.
+        """Return the data sheet's rate, FLOP/s, of products of operands of a size under a scenario's precision.
 
         fp32 operands are multiplied as TF32 where the GPU can: torch's default for convolutions, and for matrix
         products what ``torch.set_float32_matmul_precision("high")`` asks for.
@@ -161,8 +169,8 @@ class Machine:
         rates = self.peak_flops_per_second
         if itemsize == 4:
             return rates.get("tf32", rates["fp32"])
-        wanted = FORMATS_BY_PRECISION[precision]
-        return next((rates[f] for f in (*wanted, "bf16", "fp16") if f in rates and f not in ("fp32", "tf32")), rates["fp32"])
+        formats = [f for f in (*FORMATS_BY_PRECISION[precision], "bf16", "fp16") if f not in ("fp32", "tf32")]
+        return next((rates[f] for f in formats if f in rates), rates["fp32"])
 
 
 class _Product(NamedTuple):
@@ -186,7 +194,7 @@ class StepTime:
     """Seconds of one optimizer step, and where they go: the parts add up.
 
     ``compute_seconds`` are those of products that the arithmetic bounds, ``memory_seconds`` of kernels that bandwidth
-    bounds, ``optimizer_seconds`` the optimizer's on the GPU; in ``launch_seconds`` the GPU waits for the host.
+    bounds, ``optimizer_seconds`` the optimizer's on the GPU; in ``launch_seconds`` the GPU waits for a kernel to start.
     """
 
     compute_seconds: float
@@ -206,20 +214,22 @@ class Work:
 
     products: tuple[_Product, ...]
     traffic: tuple[_Traffic, ...]
+    kernels: tuple[int, int]
     operations: tuple[int, int]
     checkpointed_blocks: int
     optimizer: OptimizerStep
 
     @staticmethod
     def of(profile: Profile, optimizer: OptimizerStep) -> Work:
-        """Gathers equal kernels."""
+        """Gather equal kernels."""
         products: Counter[Kernel] = Counter()
         per_sample: Counter[tuple[int, int, int]] = Counter()
         fixed: Counter[tuple[int, int, int]] = Counter()
-        operations = [0, 0]
+        kernels, operations = [0, 0], [0, 0]
         recomputes = False
         for kernel in profile.kernels:
             phase = _PHASES.index(kernel.phase)
+            kernels[phase] += kernel.repeats
             operations[phase] += 0 if kernel.same_call else kernel.repeats
             recomputes = recomputes or kernel.recomputed
             if kernel.columns:
@@ -232,13 +242,14 @@ class Work:
         return Work(
             tuple(_Product(kernel, _PHASES.index(kernel.phase), times) for kernel, times in products.items()),
             tuple(_Traffic(*key, per_sample[key], fixed[key]) for key in per_sample),
+            (kernels[0], kernels[1]),
             (operations[0], operations[1]),
             sum(blocks.values()) if recomputes else 0,
             optimizer,
         )
 
     def time(self, micro_batch: int, machine: Machine, precision: str, accumulation_steps: int = 1) -> StepTime:
-        """Seconds of an optimizer step of ``accumulation_steps`` micro-batches under a scenario's precision."""
+        """Return the time of an optimizer step of ``accumulation_steps`` micro-batches under a scenario's precision."""
         compute, memory = [0.0, 0.0], [0.0, 0.0]
         for kernel, phase, times in self.products:
             arithmetic = product_seconds(kernel, micro_batch, machine, precision)
@@ -251,19 +262,18 @@ class Work:
             memory[phase] += (per_sample * micro_batch + fixed) / machine.bandwidth(threads, itemsize)
         updating = self.optimizer.traffic_bytes / machine.bandwidth_bytes_per_second
         if self.optimizer.flops:
-            updating += self.optimizer.flops / (machine.peak(4, precision) * machine.matrix_share)
-        device = (compute[0] + memory[0], compute[1] + memory[1])
+            peak = machine.peak(self.optimizer.product_itemsize, precision)
+            updating += self.optimizer.flops / (peak * machine.matrix_share)
+        device = tuple(c + m + n * KERNEL_SECONDS for c, m, n in zip(compute, memory, self.kernels, strict=True))
         seconds = self._elapsed(device, updating, machine.host, accumulation_steps)
-        busy = accumulation_steps * sum(device) + updating
-        return StepTime(
-            accumulation_steps * sum(compute), accumulation_steps * sum(memory), updating, max(0.0, seconds - busy)
-        )
+        parts = (accumulation_steps * sum(compute), accumulation_steps * sum(memory), updating)
+        return StepTime(*parts, launch_seconds=seconds - sum(parts))
 
-    def _elapsed(self, device: tuple[float, float], updating: float, host: Host, accumulation_steps: int) -> float:
-        """When the GPU has run all, with the host going ahead of it.
+    def _elapsed(self, device: tuple[float, ...], updating: float, host: Host, accumulation_steps: int) -> float:
+        """Return when the GPU has run all, with the host going ahead of it.
 
-        The optimizer's lists are made before its first kernel. With gradient scaling the host reads from the GPU whether
-        the gradients are finite before it goes on (torch/amp/grad_scaler.py, _maybe_opt_step).
+        The optimizer's lists are made before its first kernel. With gradient scaling the host reads from the GPU
+        whether the gradients are finite before it goes on (torch/amp/grad_scaler.py, _maybe_opt_step).
         """
         checkpointing = self.checkpointed_blocks * host.checkpoint_seconds
         launching = (
@@ -282,7 +292,7 @@ class Work:
 
 
 def product_seconds(kernel: Kernel, micro_batch: int, machine: Machine, precision: str) -> float:
-    """Arithmetic time of a matrix product or a fused attention kernel, tiles and waves counted.
+    """Return the arithmetic time of a matrix product or a fused attention kernel, tiles and waves counted.
 
     A result is computed in tiles, one a multiprocessor at a time; a last wave that is not full costs as much as a full
     one (NVIDIA, Matrix multiplication background, section 3.3).
@@ -292,45 +302,47 @@ def product_seconds(kernel: Kernel, micro_batch: int, machine: Machine, precisio
     if kernel.vector:
         flops = kernel.flops_per_sample * micro_batch + kernel.flops_fixed
         return flops / machine.peak_flops_per_second["fp32"]
-    peak = machine.peak(kernel.itemsize, precision)
     if kernel.fused is not Fused.NONE:
         blocks, keys = ceil(rows / ATTENTION_ROWS), ceil(kernel.columns / ATTENTION_KEYS)
         whole = blocks * ATTENTION_ROWS * keys * ATTENTION_KEYS / (rows * kernel.columns)
         tiles = matrices * blocks
         waves = ceil(tiles / machine.multiprocessors)
-        flops = (kernel.flops_per_sample * micro_batch + kernel.flops_fixed) * whole
-        return flops * waves * machine.multiprocessors / tiles / (peak * _attention_share(kernel, machine))
+        computed = (kernel.flops_per_sample * micro_batch + kernel.flops_fixed) * whole
+        peak = machine.peak(kernel.itemsize, "bf16" if precision == "fp8" else precision)
+        return computed * waves * machine.multiprocessors / tiles / (peak * _attention_share(kernel, machine))
+    peak = machine.peak(kernel.itemsize, precision)
     height, width, inner = (
         (kernel.columns, kernel.inner, rows) if kernel.contracts_rows else (rows, kernel.columns, kernel.inner)
     )
     rate = peak * machine.matrix_share * _layout_share(kernel, machine) / machine.multiprocessors
-    return min(_tiled_flops(height, width, inner, matrices, tile, machine.multiprocessors) for tile in TILES) / rate
+    return min(_busiest_flops(matrices, (height, width, inner), tile, machine.multiprocessors) for tile in TILES) / rate
 
 
-def _tiled_flops(height: int, width: int, inner: int, matrices: int, tile: tuple[int, int], multiprocessors: int) -> float:
-    """Floating-point operations of the busiest multiprocessor."""
-    tall, wide = (_fitting(side, length) for side, length in zip(tile, (height, width), strict=True))
+def _busiest_flops(matrices: int, sizes: tuple[int, int, int], tile: tuple[int, int], multiprocessors: int) -> float:
+    """Return the operations of the busiest multiprocessor, for products of height x inner times inner x width."""
+    height, width, inner = sizes
+    tall, wide = _fitting(tile[0], height), _fitting(tile[1], width)
     tiles = matrices * ceil(height / tall) * ceil(width / wide)
     parts = max(1, min(multiprocessors // tiles, inner // SPLIT_INNER)) if tiles < multiprocessors else 1
     return ceil(tiles * parts / multiprocessors) * tall * wide * 2 * inner / parts
 
 
 def _fitting(side: int, length: int) -> int:
-    """A tile's side, halved while the matrix is no longer than its half."""
+    """Return a tile's side, halved while the matrix is no longer than its half."""
     while side > SMALLEST_TILE and length <= side // 2:
         side //= 2
     return side
 
 
 def _layout_share(kernel: Kernel, machine: Machine) -> float:
-    """What a product's operands' layout leaves of the matrix rate.
+    """Return what a product's operands' layout leaves of the matrix rate.
 
     Hopper's own instructions take 32-bit operands only with the contracted dimension in one row (PTX ISA, wgmma: only
     16-bit types can be transposed), which a backward's products do not have.
     """
-    share = 1.0
-    if kernel.itemsize == 4 and kernel.phase is Phase.BACKWARD:
-        share = machine.legacy_share
+    if kernel.itemsize == 4 and "tf32" not in machine.peak_flops_per_second:
+        return 1.0
+    share = machine.legacy_share if kernel.itemsize == 4 and kernel.phase is Phase.BACKWARD else 1.0
     aligned = gcd(kernel.columns * kernel.itemsize, kernel.inner * kernel.itemsize, ALIGNMENT_BYTES)
     if kernel.convolution or aligned == ALIGNMENT_BYTES:
         return share
@@ -338,6 +350,7 @@ def _layout_share(kernel: Kernel, machine: Machine) -> float:
 
 
 def _attention_share(kernel: Kernel, machine: Machine) -> float:
+    """Return a fused attention kernel's matrix rate, of the data sheet's."""
     if kernel.fused is Fused.FLASH:
         share = machine.flash_share
     else:
@@ -346,36 +359,26 @@ def _attention_share(kernel: Kernel, machine: Machine) -> float:
     return share * (DROPOUT_SHARE if kernel.drops else 1.0)
 
 
-def step_seconds(
-    profile: Profile, micro_batch: int, machine: Machine, precision: str, optimizer: OptimizerStep, accumulation_steps: int = 1
-) -> float:
-    """Seconds of one optimizer step; for many micro-batches gather a `Work` once."""
-    return Work.of(profile, optimizer).time(micro_batch, machine, precision, accumulation_steps).seconds
-
-
-def curve(work: Work, micro_batches: Iterable[int], machine: Machine, precision: str) -> list[StepTime]:
-    """The step's time at each micro-batch."""
-    return [work.time(micro_batch, machine, precision) for micro_batch in micro_batches]
-
-
 def model_flops(profile: Profile) -> tuple[int, int]:
-    """Floating-point operations of the products of one forward and backward: per sample, fixed. Recomputation is not counted.
+    """Return floating-point operations of one forward and backward's products: per sample, and fixed.
 
-    Of fused attention's backward, which computes the scores again, four of five products count.
+    What is computed again does not count: checkpointed blocks, and one of five products in fused attention's backward.
+    Causal kernels count the half that they compute.
     """
     per_sample = fixed = 0
     for kernel in profile.kernels:
         if kernel.recomputed:
             continue
-        again = kernel.fused is not Fused.NONE and kernel.phase is Phase.BACKWARD
-        share = 4 if again else 5
+        share = 4 if kernel.fused is not Fused.NONE and kernel.phase is Phase.BACKWARD else 5
         per_sample += kernel.flops_per_sample * kernel.repeats * share
         fixed += kernel.flops_fixed * kernel.repeats * share
     return per_sample // 5, fixed // 5
 
 
 def mfu(flops: float, seconds: float, peak_flops_per_second: float) -> float:
-    """Model FLOPs utilization: what a step needs without recomputation, of the data sheet's rate (Chowdhery et al. 2022).
+    """Return model FLOPs utilization: a step's operations without recomputation, of the data sheet's rate.
+
+    Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
 
     >>> round(mfu(6 * 124e6 * 8192, 0.0546, 989.4e12), 3)
     0.113
