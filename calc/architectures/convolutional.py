@@ -94,3 +94,9 @@ class Pool:
 def global_average(x: Tensor) -> Tensor:
     """Mean over all positions: one value a channel."""
     return ops.average_pool(x, (x.shape[0], 1, 1), keeps_input=False).view(x.shape[0])
+
+
+def join_channels(parts: list[Tensor]) -> Tensor:
+    """``torch.cat`` of images along their channels."""
+    channels = sum(part.shape[0] for part in parts)
+    return ops.cat(parts, axis_last=False).view(channels, *parts[0].shape[1:])

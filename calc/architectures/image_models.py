@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import mobile, resnet, vision_transformers
+from calc.architectures import inception, mobile, plain, regnet, resnet, shufflenet, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 IMAGE_MODELS: dict[str, Architecture] = {
     "deit": vision_transformers.deit,
     "vit": vision_transformers.ImageClassifier,
+    "alexnet": plain.alexnet,
+    **dict.fromkeys(plain.DENSENETS, plain.DenseNet),
+    **dict.fromkeys(inception.NETWORKS, inception.Inception),
     **dict.fromkeys(mobile.PLANS, mobile.MobileNet),
+    **dict.fromkeys(regnet.VARIANTS, regnet.RegNet),
     **dict.fromkeys(resnet.VARIANTS, resnet.ResNet),
+    **dict.fromkeys(shufflenet.CHANNELS, shufflenet.ShuffleNet),
+    **dict.fromkeys(plain.SQUEEZENET_POOLS, plain.squeezenet),
+    **dict.fromkeys(plain.VGG_NAMES, plain.vgg),
 }

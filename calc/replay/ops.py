@@ -793,7 +793,7 @@ def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
 def convolution(
     x: Tensor, weight: Parameter, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
 ) -> Tensor:
-    """``nn.Conv1d/2d/3d``: keeps the weight, and the input where the weight trains.
+    """``nn.Conv1d/2d/3d``: keeps input and weight, whichever of them trains.
 
     ``x`` is (channels, *positions), ``out_shape`` likewise. cuDNN's tensor-core kernels take NHWC: each NCHW operand is
     also read and written once for its conversion (nchwToNhwcKernel in any profile). Depthwise ones are torch's own, on
@@ -804,10 +804,9 @@ def convolution(
     w = tape.cast_parameter(weight, low)
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
-    kept_x = x.data if w.requires_grad else None
-    kept_w = w.data if x.requires_grad or w.requires_grad else None
-    input_trains = x.requires_grad
-    if tape.recording and (kept_x is not None or kept_w is not None):
+    input_trains, weight_trains = x.requires_grad, w.requires_grad
+    kept = (x.data, w.data) if input_trains or weight_trains else None
+    if tape.recording and kept is not None:
         tape.saves()
     out = tape.empty(out_shape, low, batched=x.batched)
     rows = prod(out_shape[1:])
@@ -822,15 +821,17 @@ def convolution(
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         of_x = of_w = of_b = None
-        if kept_w is not None and input_trains:
+        nonlocal kept
+        if input_trains:
             of_x = tape.empty(x_shape, low, batched=batched)
             log(rows * groups, inner, columns)
-        if kept_x is not None:
+        if weight_trains:
             of_w = tape.empty(w_shape, low, batched=False)
             log(rows * groups, columns, inner, contracts_rows=True)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)
             tape.kernel([grad], [of_b])
+        kept = None
         return [of_x, of_w, of_b][: 2 if b_absent else 3]
 
     b_absent = b is None
