@@ -162,7 +162,8 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
         fused_loss=recipe.loss is Loss.FUSED,
     )
     built = architecture(model.architecture)(build, model.config)
-    tape = Tape(autocast_of(recipe.precision), gradients_kept=recipe.gradients_kept)
+    fp8 = recipe.precision is Precision.FP8
+    tape = Tape(autocast_of(recipe.precision), gradients_kept=recipe.gradients_kept, fp8=fp8)
     loss = built.loss(tape, shape)
     tape.end_autocast()
     tape.backward(loss)

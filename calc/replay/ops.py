@@ -347,11 +347,60 @@ def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tenso
     The last dimension of ``x`` is contracted; ``weight`` may be stored either way round.
     """
     tape = x.tape
+    if tape.fp8 and x.shape[-1] % FP8_ALIGNMENT == 0 and weight.numel // x.shape[-1] % FP8_ALIGNMENT == 0:
+        return fp8_linear(x, weight, bias)
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
     w = tape.cast_parameter(weight, low)
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
     return product(x, w, b)
+
+
+FP8_ALIGNMENT = 16
+"""fp8 products need both sides to be multiples of this (Transformer Engine, FP8 primer)."""
+
+
+def fp8_linear(x: Tensor, weight: Parameter, bias: Parameter | None) -> Tensor:
+    """`linear` by Transformer Engine: keeps the input in one byte an element, and the weight twice, as it is and transposed.
+
+    The gradient is quantized both ways for the two products of backward; results are 16-bit
+    (transformer_engine/pytorch/module/linear.py).
+    """
+    tape = x.tape
+    operands = [x, tape.parameter(weight), *([tape.parameter(bias)] if bias is not None else [])]
+    w = operands[1]
+    columns = w.numel // x.shape[-1]
+    rows, inner = x.numel // x.shape[-1], x.shape[-1]
+    tape.saves()
+    quantized = tape.like(x, Dtype.UINT8)
+    with tape.within("casts"):
+        weights = [tape.empty(w.shape, Dtype.UINT8, batched=False) for _ in range(2)]
+    tape.kernel([x], [quantized])
+    tape.kernel([w], weights)
+    out = tape.empty((*x.shape[:-1], columns), x.dtype, batched=x.batched)
+    tape.product(rows, columns, inner, batched=x.batched, itemsize=1)
+    x_form, w_form = (x.shape, x.dtype, x.batched), (w.shape, w.dtype)
+    kept_x = quantized if w.requires_grad else None
+    kept_w = weights if x.requires_grad else None
+    count = len(operands)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        both_ways = [tape.like(grad, Dtype.UINT8) for _ in range(2)]
+        tape.kernel([grad], both_ways)
+        of_x = of_w = of_b = None
+        if kept_w is not None:
+            of_x = tape.empty(x_form[0], x_form[1], batched=x_form[2])
+            tape.product(rows, inner, columns, batched=x_form[2], itemsize=1)
+        if kept_x is not None:
+            of_w = tape.empty(w_form[0], w_form[1], batched=False)
+            tape.product(rows, columns, inner, batched=x_form[2], itemsize=1, contracts_rows=True)
+        if bias is not None and bias.trainable:
+            of_b = tape.empty(bias.shape, bias.dtype, batched=False)
+            tape.kernel([grad], [of_b])
+        del both_ways
+        return [of_x, of_w, of_b][:count]
+
+    return tape.record(out, operands, backward)
 
 
 def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:

@@ -224,7 +224,9 @@ class Autocast:
 class Tape:
     """The log of one training step and the graph that backward walks."""
 
-    def __init__(self, autocast: Autocast | None = None, *, gradients_kept: bool = False) -> None:
+    def __init__(
+        self, autocast: Autocast | None = None, *, gradients_kept: bool = False, fp8: bool = False
+    ) -> None:
         self.events: list[int] = []
         self.per_sample: list[int] = [0]
         self.fixed: list[int] = [0]
@@ -235,6 +237,7 @@ class Tape:
         self.kernels: list[Kernel] = []
         self.autocast = autocast
         self.gradients_kept = gradients_kept
+        self.fp8 = fp8
         self.recording = True
         self.scope = ""
         self._inputs: list[Tensor] = []
