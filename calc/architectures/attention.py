@@ -86,12 +86,18 @@ def eager(
     bias: Tensor | None = None,
     fp32_softmax: bool = True,
     softcap: bool = False,
+    heads_first: bool = False,
 ) -> Tensor:
-    """Scores as a matrix: product, scale, soft-cap, bias, mask, softmax (in fp32, cast back), dropout, product."""
-    if heads.key != heads.query:
+    """Scores as a matrix: product, scale, soft-cap, bias, mask, softmax (in fp32, cast back), dropout, product.
+
+    A batched product copies an operand that does not lie head by head: repeated keys do, and so do queries and keys
+    where ``heads_first``.
+    """
+    wanted, low = q.dtype, _runs_in(q)
+    repeated = heads.key != heads.query
+    if repeated:
         k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
-    wanted = q.dtype
-    scores = ops.scale(ops.matmul(q, k, (heads.query, heads.queries, heads.keys), heads.width))
+    scores = ops.scale(_scores(ops.cast(q, low), ops.cast(k, low), heads, repeated=repeated, heads_first=heads_first))
     if softcap:
         scores = ops.scale(scores)
         scores = ops.pointwise(scores, keeps="output")
@@ -104,10 +110,17 @@ def eager(
     del scores
     weights = ops.cast(weights, wanted) if fp32_softmax else weights
     weights = ops.dropout(weights, dropout)
+    v = ops.cast(v, low) if repeated else ops.copy(ops.cast(v, low))
     out = ops.matmul(weights, v, (heads.query, heads.queries, heads.value_width), heads.keys)
     out = ops.copy(out).view(heads.queries, heads.query * heads.value_width)
     del weights
     return out
+
+
+def _scores(q: Tensor, k: Tensor, heads: Heads, *, repeated: bool, heads_first: bool) -> Tensor:
+    rows = q if heads_first else ops.copy(q)
+    columns = k if heads_first or repeated else ops.copy(k)
+    return ops.matmul(rows, columns, (heads.query, heads.queries, heads.keys), heads.width)
 
 
 def attend(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from calc.architectures.activations import activation
 from calc.replay import ops
-from calc.replay.layers import LayerNorm, Linear, RMSNorm
+from calc.replay.layers import Embedding, LayerNorm, Linear, RMSNorm
 from calc.replay.tape import Dtype, Tensor
 
 if TYPE_CHECKING:
@@ -155,6 +155,18 @@ def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[
     if rotary.wide_tables or rotary.wide_inputs:
         q, k = ops.cast(q, types[0]), ops.cast(k, types[1])
     return q, k
+
+
+class ScaledEmbedding(Embedding):
+    """A token table that multiplies its rows by a number, a buffer (Gemma3TextScaledWordEmbedding)."""
+
+    def __init__(self, build: Build, name: str, rows: int, width: int) -> None:
+        super().__init__(build, name, rows, width)
+        build.buffer(Dtype.FP32.itemsize)
+
+    def __call__(self, tape: Tape, tokens: int, *, batched: bool = True) -> Tensor:
+        out = ops.scale(ops.embedding(tape, tokens, self.weight, batched=batched))
+        return tape.leaf(out) if self.wants_gradient else out
 
 
 # ---- masks

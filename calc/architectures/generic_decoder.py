@@ -20,6 +20,7 @@ from calc.architectures.decoder_parts import (
     PlainMLP,
     Rotary,
     RotaryTables,
+    ScaledEmbedding,
     causal_lm_loss,
     causal_mask,
     norm,
@@ -99,7 +100,9 @@ class Options:
     mlp_dropout: float = 0.0
     embedding_dropout: float = 0.0
     embedding_scaled: bool = False
-    embedding_buffers: int = 0
+    """The token table multiplies its rows by a number (Gemma)."""
+    embedding_product: bool = False
+    """The model multiplies them (Granite)."""
     embedding_width: int | None = None
     """Width of the token table where a projection follows (OPT 350M)."""
     residual_scaled: bool = False
@@ -287,13 +290,13 @@ class Decoder:
         self.kind = build.attention
         self.fused_loss = build.fused_loss
         table_width = o.embedding_width or o.hidden
-        self.tokens = Embedding(build, "embed_tokens", o.vocabulary, table_width)
-        self.positions = Embedding(build, "embed_positions", o.position_rows, o.hidden) if o.position_rows else None
+        table = ScaledEmbedding if o.embedding_scaled else Embedding
+        self.tokens = table(build, "embed_tokens", o.vocabulary, table_width)
+        rows = o.position_rows
+        self.positions = Embedding(build, "embed_positions", rows, o.hidden, of_tokens=False) if rows else None
         if table_width != o.hidden:
             self.project_out = build.linear("project_out", o.hidden, table_width, bias=False)
             self.project_in = build.linear("project_in", table_width, o.hidden, bias=False)
-        for _ in range(o.embedding_buffers):
-            build.buffer(4)
         if o.rotary is not None:
             for _ in range(o.rotary_kinds):
                 rotary_buffers(build, o.rotary.width)
@@ -329,8 +332,6 @@ class Decoder:
     def _embedded(self, tape: Tape, tokens: int) -> Tensor:
         o = self.options
         x = self.tokens(tape, tokens)
-        if o.embedding_scaled:
-            x = ops.scale(x)
         if o.embedding_width not in (None, o.hidden):
             x = self.project_in(x)
         if self.positions is not None:

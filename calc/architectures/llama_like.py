@@ -71,7 +71,7 @@ def gemma(build: Build, config: Mapping[str, Any]) -> Decoder:
 
 
 def _gemma(config: Mapping[str, Any]) -> Options:
-    return replace(usual(config), norm=NormKind.RMS_PLUS_ONE, embedding_scaled=True, embedding_buffers=1)
+    return replace(usual(config), norm=NormKind.RMS_PLUS_ONE, embedding_scaled=True)
 
 
 def gemma2(build: Build, config: Mapping[str, Any]) -> Decoder:

@@ -250,11 +250,12 @@ def dropout_inplace(x: Tensor, probability: float) -> Tensor:
 def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Tensor:
     """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``.
 
-    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept.
+    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept. Only fp16 
+    has a kernel that reads it and writes fp32; bfloat16 is cast first (ATen/native/SoftMax.cpp, softmax).
     """
     tape = x.tape
     wanted = dtype or (Dtype.FP32 if tape.autocast is not None else x.dtype)
-    if tape.autocast is not None:
+    if x.dtype is not Dtype.FP16:
         x = cast(x, wanted)
     source = x.dtype
     out = tape.like(x, wanted)
@@ -854,8 +855,8 @@ def convolution(
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
     input_trains, weight_trains = x.requires_grad, w.requires_grad
-    kept = (x.data, w.data) if input_trains or weight_trains else None
-    if tape.recording and kept is not None:
+    kept_x, kept_w = x.data, w.data
+    if tape.recording and (input_trains or weight_trains):
         tape.saves()
     out = tape.empty(out_shape, low, batched=x.batched)
     rows = prod(out_shape[1:])
@@ -865,22 +866,19 @@ def convolution(
     moved = (x.nbytes + out.nbytes) * (1 if depthwise else 3)
     log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=moved, vector=depthwise)
     log(rows * groups, columns, inner)
-    x_shape, batched, w_shape = x.shape, x.batched, w.shape
     bias_trains = b is not None and b.requires_grad
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         of_x = of_w = of_b = None
-        nonlocal kept
         if input_trains:
-            of_x = tape.empty(x_shape, low, batched=batched)
+            of_x = tape.like(kept_x)
             log(rows * groups, inner, columns)
         if weight_trains:
-            of_w = tape.empty(w_shape, low, batched=False)
+            of_w = tape.like(kept_w)
             log(rows * groups, columns, inner, contracts_rows=True)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)
             tape.kernel([grad], [of_b])
-        kept = None
         return [of_x, of_w, of_b][: 2 if b_absent else 3]
 
     b_absent = b is None
