@@ -129,6 +129,12 @@ def decoder_mask(tape: Tape, x: Tensor, attention: str) -> Tensor | None:
     return tape.empty((tokens, tokens), x.dtype, batched=True)
 
 
+def token_batch(tape: Tape, *lengths: int) -> None:
+    """The token ids and labels that the training loop holds."""
+    for tokens in lengths:
+        tape.batch_input((tokens,), Dtype.INT64)
+
+
 def shifted_labels(tape: Tape, tokens: int) -> Tensor:
     """The decoder's input: the labels moved by one (shift_tokens_right)."""
     return tape.empty((tokens,), Dtype.INT64, batched=True)
@@ -260,8 +266,9 @@ class T5:
             self.head = build.linear("lm_head", hidden, config["vocab_size"], bias=False, tied=table.weight)
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
-        source = self.encoder(tape, shape.sequence_length)
         tokens = shape.target_length or shape.sequence_length
+        token_batch(tape, shape.sequence_length, tokens)
+        source = self.encoder(tape, shape.sequence_length)
         labels = shifted_labels(tape, tokens)
         x = self.decoder(tape, tokens, source)
         with tape.within("logits"):
@@ -406,6 +413,7 @@ class Bart:
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         tokens = shape.target_length or shape.sequence_length
+        token_batch(tape, shape.sequence_length, tokens)
         labels = shifted_labels(tape, tokens)
         source = self.encoder(tape, shape.sequence_length)
         x = self.decoder(tape, tokens, source)

@@ -9,6 +9,7 @@ from calc.architectures.decoders import activation
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
 from calc.replay.ops import Heads
+from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ class TokenEmbeddings:
             build.buffer(positions * POSITION_BYTES)
 
     def __call__(self, tape: Tape, tokens: int) -> Tensor:
+        for _ in ("ids", "labels"):
+            tape.batch_input((tokens,), Dtype.INT64)
         with tape.within("embeddings"):
             words = x = self.tokens(tape, tokens)
             if self.types is not None:

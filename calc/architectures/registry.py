@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import decoders, encoder_decoders, encoders, llama_like
+from calc.architectures import decoders, encoder_decoders, encoders, llama_like, speech
 from calc.architectures.image_models import IMAGE_MODELS
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3": llama_like.qwen3,
     "roberta": encoders.Roberta,
     "t5": encoder_decoders.T5,
+    "whisper": speech.Whisper,
     "xlm-roberta": encoders.Roberta,
     **IMAGE_MODELS,
 }
