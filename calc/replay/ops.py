@@ -875,10 +875,10 @@ def convolution(
             log(rows * groups, inner, columns)
         if weight_trains:
             of_w = tape.like(kept_w)
-            log(rows * groups, columns, inner, contracts_rows=True)
+            log(rows * groups, columns, inner, contracts_rows=True, same_call=input_trains)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)
-            tape.kernel([grad], [of_b])
+            tape.kernel([grad], [of_b], same_call=True)
         return [of_x, of_w, of_b][: 2 if b_absent else 3]
 
     b_absent = b is None

@@ -331,7 +331,7 @@ class Tape:
 
     def product(
         self, rows: int, columns: int, inner: int, *, batched: bool, itemsize: int, count: int = 1,
-        contracts_rows: bool = False, operand_bytes: int | None = None, vector: bool = False,
+        contracts_rows: bool = False, operand_bytes: int | None = None, vector: bool = False, same_call: bool = False,
     ) -> None:  # fmt: skip
         """A matrix product; rows per sample where batched (else fixed).
 
@@ -345,7 +345,6 @@ class Tape:
         flops = 2 * rows * columns * inner * count
         traffic = (rows * (inner + columns) * itemsize if operand_bytes is None else operand_bytes) * count
         weights = columns * inner * itemsize * count
-        convolution = operand_bytes is not None
         shape = (columns, inner, itemsize)
         if not batched:
             sizes = (0, flops, 0, traffic + weights, 0, rows, *shape, 0, count)
@@ -353,7 +352,8 @@ class Tape:
             sizes = (flops, 0, traffic, weights, rows, 0, *shape, 0, 1)
         else:
             sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, convolution=convolution, vector=vector))
+        marks = {"same_call": same_call, "convolution": operand_bytes is not None, "vector": vector}
+        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, **marks))
 
     def fused_attention(
         self, kind: Fused, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int,
