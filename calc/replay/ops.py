@@ -164,7 +164,7 @@ def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: D
 
 
 def power(x: Tensor) -> Tensor:
-    """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, two alive at once."""
+    """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, all alive to the end."""
     tape = x.tape
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
@@ -179,9 +179,9 @@ def power(x: Tensor) -> Tensor:
         tape.kernel([kept], [raised])
         scaled = tape.like(kept)
         tape.kernel([raised], [scaled])
-        del raised
         result = tape.like(kept)
         tape.kernel([scaled, grad], [result])
+        del raised, scaled
         return [result]
 
     return tape.record(out, [x], backward)
@@ -250,7 +250,7 @@ def dropout_inplace(x: Tensor, probability: float) -> Tensor:
 def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Tensor:
     """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``.
 
-    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept. Only fp16 
+    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept. Only fp16
     has a kernel that reads it and writes fp32; bfloat16 is cast first (ATen/native/SoftMax.cpp, softmax).
     """
     tape = x.tape
