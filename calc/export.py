@@ -8,7 +8,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calc.catalog import models
 from calc.errors import ScenarioError
+from calc.scaling.layout import read_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +54,14 @@ _DEEPSPEED_OPTIMIZERS = {
     "adagrad": "Adagrad",
     "muon": "Muon",
 }
+_MODEL_CLASSES = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
+    "speech-ctc": "AutoModelForCTC",
+    "image-classification": "AutoModelForImageClassification",
+}
 _DTYPES = {"fp16": "float16", "amp-fp16": "float16", "bf16": "bfloat16", "amp-bf16": "bfloat16"}
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
@@ -63,6 +73,8 @@ class RunSettings:
     micro_batch: int
     accumulation_steps: int
     model_name: str = ""
+    library: str = "transformers"
+    task: str = "causal-lm"
     gpus: int = 1
     nodes: int = 1
     data_parallel: int = 1
@@ -103,6 +115,16 @@ class RunSettings:
         return self.tensor == self.pipeline == self.context == 1
 
 
+def _published_name(model: object) -> tuple[str, str]:
+    """Return the name that a preset's library loads it by, and the library; no name for a model of one's own."""
+    if not isinstance(model, str):
+        return "", "transformers"
+    preset = models.preset(model)
+    if preset.library == "torchvision":
+        return preset.id, preset.library
+    return preset.source.removeprefix("Hugging Face: ").split(",")[0], "transformers"
+
+
 def settings(scenario: Mapping[str, Any], plan: Mapping[str, int], learning_rate: float | None = None) -> RunSettings:
     """Collect the settings from a filled-in scenario and one accumulation plan.
 
@@ -116,8 +138,8 @@ def settings(scenario: Mapping[str, Any], plan: Mapping[str, int], learning_rate
         The suggested rate.
     """
     parallelism = scenario.get("parallelism") or {}
+    name, library = _published_name(scenario.get("model"))
     targets = scenario.get("lora_targets", "all-linear")
-    model = scenario.get("model")
     names = ("gpus", "nodes", "precision", "optimizer", "checkpointing", "attention", "loss", "method", "lora_rank")
     known = {name: scenario[name] for name in names if scenario.get(name) is not None}
     degrees = {
@@ -131,7 +153,9 @@ def settings(scenario: Mapping[str, Any], plan: Mapping[str, int], learning_rate
         micro_batch=plan["micro_batch"],
         accumulation_steps=plan["accumulation_steps"],
         data_parallel=plan["data_parallel"],
-        model_name=model if isinstance(model, str) else "",
+        model_name=name,
+        library=library,
+        task=scenario.get("task", "causal-lm"),
         lora_targets=targets if isinstance(targets, str) else tuple(targets),
         sequence_length=scenario.get("sequence_length"),
         learning_rate=DEFAULT_LEARNING_RATE if learning_rate is None else learning_rate,
@@ -164,10 +188,13 @@ def _call(name: str, arguments: Mapping[str, Any]) -> str:
 def _model_lines(run: RunSettings) -> list[str]:
     """Lines that load a Hugging Face model with the scenario's attention, dtype and adapters."""
     name = run.model_name or "the-model"
+    if run.library == "torchvision":
+        return ["import torchvision", f'model = torchvision.models.get_model("{name}")']
+    loader = _MODEL_CLASSES.get(run.task, "AutoModel")
     keywords = [f'attn_implementation="{run.attention.replace("-", "_")}"']
     if run.precision in {"fp16", "bf16"}:
         keywords.append(f'dtype="{_DTYPES[run.precision]}"')
-    lines = []
+    lines = [f"from transformers import {loader}"]
     if run.method == "qlora":
         lines += [
             "from transformers import BitsAndBytesConfig",
@@ -176,7 +203,7 @@ def _model_lines(run: RunSettings) -> list[str]:
             ")",
         ]
         keywords.append("quantization_config=four_bit")
-    lines.append(f'model = AutoModelForCausalLM.from_pretrained("{name}", {", ".join(keywords)})')
+    lines.append(f'model = {loader}.from_pretrained("{name}", {", ".join(keywords)})')
     if run.method in {"lora", "qlora"}:
         lines += [
             "from peft import LoraConfig, get_peft_model",
@@ -223,7 +250,7 @@ def training_arguments(run: RunSettings) -> str:
     lines = [f"# {HEADER}", "# " + f"{run.global_batch} samples per update on {run.gpus} GPU(s)."]
     if run.precision == "fp8":
         lines.append("# fp8 is switched on by Accelerate: see accelerate.yaml.")
-    lines += ["#", "# from transformers import AutoModelForCausalLM", *(f"# {line}" for line in _model_lines(run))]
+    lines += ["#", *(f"# {line}" for line in _model_lines(run))]
     lines += ["from transformers import TrainingArguments", "", "arguments = " + _call("TrainingArguments", arguments)]
     return "\n".join(lines) + "\n"
 
@@ -524,3 +551,20 @@ def export_all(run: RunSettings) -> list[dict[str, str]]:
             row["reason"] = error.message
         rows.append(row)
     return rows
+
+
+def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Write every format for an evaluated scenario: its exact plan, or one pass where none is asked for."""
+    plan = result["plan"] and (result["plan"]["exact"] or result["plan"]["nearest"][-1])
+    scenario = result["scenario"]
+    replicas = read_layout(scenario.get("parallelism") or {}, scenario["gpus"]).data
+    single = {"micro_batch": result["micro_batch"], "accumulation_steps": 1, "data_parallel": replicas}
+    learning_rate = result["convergence"]["learning_rate"]
+    run = settings(scenario, plan or single, learning_rate["learning_rate"] if learning_rate else None)
+    parts = {
+        "id": "csv",
+        "label": "CSV of the memory's parts",
+        "file_name": "memory.csv",
+        "text": components_csv(result["memory"]),
+    }
+    return [*export_all(run), parts]

@@ -8,15 +8,26 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from calc.advice import advise
+from calc.advice import advise, ways_to_fit
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
+from calc.export import exports_of
 
 __export__ = ["evaluate", "figure", "hello", "later", "load_figures"]
+
+
+def _plan(scenario: dict[str, Any]) -> dict[str, Any]:
+    from calc.planner import plan  # noqa: PLC0415 - numpy comes after the first numbers
+
+    return plan(scenario)
+
 
 # What the page asks for after the numbers, since each takes many evaluations: parts of the contract's result by key.
 LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
+    "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
+    "planner": _plan,
+    "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),
 }
 
 FIGURE_PACKAGES = ("numpy", "matplotlib")

@@ -16,6 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from calc import export
 from calc.errors import ScenarioError
+from calc.evaluation import evaluate
 from calc.export import RunSettings
 
 PRECISIONS = ("fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16", "bf16-master", "fp8")
@@ -123,6 +124,20 @@ def test_settings_from_a_scenario() -> None:
     text = export.training_arguments(run)
     assert "target_modules=['q_proj', 'v_proj']" in text
     assert 'dtype="bfloat16"' in text
+
+
+def test_presets_are_loaded_by_their_published_names() -> None:
+    exports = {row["id"]: row.get("text", "") for row in export.exports_of(evaluate({"model": "llama-3.2-1b"}))}
+    assert 'AutoModelForCausalLM.from_pretrained("' in exports["training-arguments"]
+    assert "llama-3.2-1b" not in exports["training-arguments"]
+    given = {"model": "resnet50", "optimizer": "sgd", "global_batch": 64, "known_batch": 32}
+    vision = {
+        row["id"]: row.get("text", "") for row in export.exports_of(evaluate({**given, "known_learning_rate": 0.1}))
+    }
+    assert 'torchvision.models.get_model("resnet50")' in vision["training-arguments"]
+    assert "learning_rate=0.2," in vision["training-arguments"]
+    assert vision["csv"].startswith("id,label,bytes")
+    assert "MICRO_BATCH = 64" in vision["loop"]
 
 
 def test_tables_as_csv() -> None:
