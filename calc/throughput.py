@@ -77,8 +77,8 @@ ALIGNMENT_BYTES = 16
 UNALIGNED_SHARE: Mapping[int, float] = MappingProxyType({2: 0.12, 4: 0.25, 8: 0.5})
 """Rate of a product on Hopper by the alignment of its rows in bytes, to an aligned one.
 
-Such rows reach neither TMA nor Hopper's matrix instructions, and at 2 bytes no asynchronous copy. Measured: the heads of
-GPT-2 and RoBERTa (50257 and 50265 columns), and of BERT (30522), in the same runs; 8 lies between.
+Such rows reach neither TMA nor Hopper's matrix instructions, and at 2 bytes no asynchronous copy. Measured: the heads
+of GPT-2 and RoBERTa (50257 and 50265 columns), and of BERT (30522), in the same runs; 8 lies between.
 """
 OTHER_UNALIGNED_SHARE = 0.7
 """The same elsewhere: 115.6 to 155.9 TFLOP/s on RTX 4090 (pytorch issue 181718)."""
@@ -94,20 +94,20 @@ ATTENTION_ROWS = 128
 ATTENTION_KEYS = 64
 """Keys that it takes at a time (same)."""
 
-OPERATION_SECONDS = 29e-6
+OPERATION_SECONDS = 28e-6
 """Host time of one eager operation, forward or backward: dispatcher, autograd, the Python around it, the launch.
 
-This and the next three are measured: least absolute deviations over 132 runs on one H100 (torch 2.11, transformers
+This and the next three are measured: least absolute deviations over 136 runs on one H100 (torch 2.11, transformers
 5.17; tests/data/step_seconds_h100.json) in which the GPU waits for the host most of the time: their seconds over what
 the step launches, holds and checkpoints. Leaving any one model out moves them by 15 % at most (the launch by 40 %); two
 runs of one scenario differ by up to 1.43 times. A faster host scales all four.
 """
 LAUNCH_SECONDS = 10e-6
 """The same for an operation outside autograd and modules, as in an optimizer's loop over tensors."""
-PARAMETER_SECONDS = 55e-6
+PARAMETER_SECONDS = 65e-6
 """Host time of one trained tensor in a step: its module's call, its gradient's node, its place in the optimizer's
 lists."""
-CHECKPOINT_SECONDS = 2.5e-3
+CHECKPOINT_SECONDS = 2.4e-3
 """Host time of one checkpointed block beside the operations it runs again: random states saved and put back, hooks on
 every saved tensor."""
 

@@ -65,12 +65,14 @@ class Kernel(NamedTuple):
     A matrix product is ``matrices`` products rows x inner times inner x columns in one launch (others have columns 0).
     What grows with the micro-batch is the rows, or the matrices where ``matrices_per_sample`` is not 0; where
     ``contracts_rows`` the rows are what is summed over, as in a weight's gradient (then the result is columns x inner).
-    ``itemsize`` is that of the operands: it selects the matrix rate. ``recomputed`` marks what activation checkpointing
-    runs again in backward. ``fused`` names kernels that never write an attention's scores, ``drops`` those of them that
-    draw a dropout mask. ``threads`` is how many threads run at most, each with one operand of ``itemsize`` on its way,
-    where that may be too few to fill the memory's pipeline (0: enough). ``same_call`` marks what an operation launches after its first kernel: no further
-    cost on the host. ``convolution`` marks products whose operands cuDNN pads to the tensor cores' alignment, ``vector``
-    those off the tensor cores.
+    ``itemsize`` is that of the operands: it selects the matrix rate.
+
+    ``recomputed`` marks what activation checkpointing runs again in backward; ``fused`` names kernels that never write
+    an attention's scores, ``drops`` those of them that draw a dropout mask. ``threads`` is how many threads run at
+    most, each with one operand of ``itemsize`` on its way, where that may be too few to fill the memory's pipeline (0:
+    enough). ``same_call`` marks what an operation launches after its first kernel: no further cost on the host.
+    ``convolution`` marks products whose operands cuDNN pads to the tensor cores' alignment, ``vector`` those off the
+    tensor cores.
     """
 
     phase: Phase
@@ -352,8 +354,12 @@ class Tape:
             sizes = (flops, 0, traffic, weights, rows, 0, *shape, 0, 1)
         else:
             sizes = (flops, 0, traffic + weights, 0, 0, rows, *shape, count, 0)
-        marks = {"same_call": same_call, "convolution": operand_bytes is not None, "vector": vector}
-        self.kernels.append(Kernel(self._phase, self._block[1], self._recomputing, *sizes, contracts_rows, **marks))
+        where = (self._phase, self._block[1], self._recomputing)
+        convolution = operand_bytes is not None
+        kernel = Kernel(
+            *where, *sizes, contracts_rows, same_call=same_call, convolution=convolution, vector=vector
+        )  # fmt: skip
+        self.kernels.append(kernel)
 
     def fused_attention(
         self, kind: Fused, rows: int, keys: int, width: int, products: int, moves: Sequence[Tensor], count: int,
