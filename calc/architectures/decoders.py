@@ -164,7 +164,7 @@ class GPT2Block:
             q, k, v = ops.split(self.qkv(self.norm_1(x)), [(tokens, hidden)] * 3)
             q, k, v = ops.transposed(q), ops.transposed(k), ops.transposed(v)
             heads = Heads(self.heads, self.heads, hidden // self.heads, hidden // self.heads, tokens, tokens, causal=True)
-            out = attend(self.kind, q, k, v, heads, dropout=config["attn_pdrop"])
+            out = attend(self.kind, q, k, v, heads, dropout=config["attn_pdrop"], fp32_softmax=False)
             del q, k, v
             x = ops.add(ops.dropout(self.projection(out), config["resid_pdrop"]), x)
             del out
