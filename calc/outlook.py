@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from calc import convergence, cost, multi_gpu
+from calc import accumulation, convergence, cost, multi_gpu
 from calc.convergence.generalization import plain_name
 from calc.errors import ScenarioError
 from calc.scaling import Offload
-from calc.scenario import Checkpointing
+from calc.scenario import TEXT_TASKS, Checkpointing
+from calc.timing import step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,56 @@ def run_samples(scenario: Scenario) -> float | None:
         known = ", ".join(DATASET_SAMPLES)
         raise ScenarioError("dataset_samples", f"give the data set's samples, or one of {known} as dataset")
     return float(filled["epochs"]) * float(size)
+
+
+_BATCH_NORMALIZED = (
+    "resnet resnext wide_resnet densenet mobilenet efficientnet regnet inception googlenet shufflenet mnasnet "
+    "deeplabv3 fcn lraspp maxvit"
+).split()
+_CONTRASTIVE = frozenset({"clip", "siglip"})
+
+
+def has_batch_norm(architecture: str) -> bool:
+    """Whether a model takes statistics over the batch: torchvision's convolutional networks, by name."""
+    return architecture.startswith(tuple(_BATCH_NORMALIZED)) or architecture.endswith("_bn")
+
+
+def accumulation_of(scenario: Scenario, step: ReplayedStep, plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Say what the exact plan's accumulation costs and where it differs from a real batch; None without a plan.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What is trained.
+    step : ReplayedStep
+        Its replayed step.
+    plan : Mapping, optional
+        The result's ``plan``.
+
+    Returns
+    -------
+    dict
+        ``update_seconds``, ``sample_seconds`` with the plan's passes and ``sample_seconds_single`` with an update after
+        every pass, on one GPU (None where its speed is not known); ``caveats``.
+    """
+    exact = plan["exact"] if plan else None
+    if exact is None:
+        return None
+    micro_batch, steps = exact["micro_batch"], exact["accumulation_steps"]
+    several, single = (step_time(scenario, step, micro_batch, count) for count in (steps, 1))
+    return {
+        "accumulation_steps": steps,
+        "update_seconds": several.seconds if several else None,
+        "sample_seconds": several.seconds / (micro_batch * steps) if several else None,
+        "sample_seconds_single": single.seconds / micro_batch if single else None,
+        "caveats": accumulation.caveats(
+            accumulation_steps=steps,
+            batch_norm=has_batch_norm(scenario.model.architecture),
+            token_mean_loss=scenario.filled["task"] in TEXT_TASKS,
+            contrastive_loss=scenario.model.architecture in _CONTRASTIVE,
+            gradient_bytes_each=step.compute_itemsize if str(scenario.precision) in {"fp16", "bf16"} else 4,
+        ),
+    }
 
 
 def passes_split(scenario: Scenario, time: StepTime, accumulation_steps: int) -> tuple[float, float]:

@@ -80,5 +80,16 @@ def test_what_is_wrong_is_named(extra: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
+def test_accumulation_makes_a_sample_cheaper_and_has_its_caveats() -> None:
+    given = {"model": "resnet50", "gpu": "rtx-4090-24gb", "global_batch": 4096, "image_size": 224}
+    found = evaluate(given)["accumulation"]
+    assert found["accumulation_steps"] > 1
+    assert found["sample_seconds"] < found["sample_seconds_single"]
+    assert found["update_seconds"] == pytest.approx(4096 * found["sample_seconds"])
+    assert [caveat["id"] for caveat in found["caveats"]] == ["loss-scale", "batch-norm"]
+    text = evaluate({**LLAMA, "global_batch": 4096})["accumulation"]
+    assert [caveat["id"] for caveat in text["caveats"]] == ["loss-scale", "token-mean-loss", "half-precision-sum"]
+
+
 def test_results_are_json() -> None:
     json.dumps(evaluate({**LLAMA, "gpus": 16, "parallelism": {"strategy": "zero2"}, "tokens": 1e9}), allow_nan=False)
