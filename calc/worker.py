@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calc.advice import advise, ways_to_fit
+from calc.comparison import compare
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 from calc.export import exports_of
@@ -27,6 +28,7 @@ LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "planner": _plan,
+    "comparison": lambda given: compare(given.get("scenarios") or [], evaluate_scenario),
     "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),
 }
 
