@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import inception, mobile, plain, regnet, resnet, shufflenet, vision_transformers
+from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 IMAGE_MODELS: dict[str, Architecture] = {
+    "convnext": convnext.hugging_face_convnext,
+    "convnextv2": convnext.hugging_face_convnext,
     "deit": vision_transformers.deit,
     "vit": vision_transformers.ImageClassifier,
     "alexnet": plain.alexnet,
+    **dict.fromkeys(convnext.VARIANTS, convnext.torchvision_convnext),
     **dict.fromkeys(plain.DENSENETS, plain.DenseNet),
     **dict.fromkeys(inception.NETWORKS, inception.Inception),
     **dict.fromkeys(mobile.PLANS, mobile.MobileNet),
