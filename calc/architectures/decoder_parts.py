@@ -109,14 +109,15 @@ class Rotary:
 
     ``width``: the rotated part of a head. ``wide_tables``: cosine and sine stay fp32, the result is cast back.
     ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
-    its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE).
+    its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
+    from each head and joined with the rest in a new tensor, even where the rest is empty.
     """
 
     width: int
     wide_tables: bool = False
     wide_inputs: bool = False
     tables_per_layer: bool = False
-    scaled: bool = True
+    cut: bool = False
 
 
 class RotaryTables:
@@ -142,7 +143,7 @@ def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[
         cos, sin = ops.copy(cos), ops.copy(sin)
     types = q.dtype, k.dtype
     width = q.shape[-1]
-    if rotary.width < width:
+    if rotary.cut:
         q_turned, k_turned = ((x.shape[0], x.shape[1], rotary.width) for x in (q, k))
         q_rest, k_rest = ((x.shape[0], x.shape[1], width - rotary.width) for x in (q, k))
         q_part, q_pass = ops.narrow(q, q_turned), ops.narrow(q, q_rest)

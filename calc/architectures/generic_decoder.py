@@ -165,7 +165,7 @@ class Attention:
             dropout=o.attention_dropout,
             mask=mask,
             softcap=o.score_softcap,
-            heads_first=self.rotates and o.rotary is not None and o.rotary.width < o.head_width,
+            heads_first=self.rotates and o.rotary is not None and o.rotary.cut,
         )
         return ops.dropout(self.o(out), o.branch_dropout)
 

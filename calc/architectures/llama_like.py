@@ -50,6 +50,12 @@ def rotary_width(config: Mapping[str, Any], head_width: int) -> int:
     return head_width if share is None else int(head_width * share)
 
 
+def _cut(config: Mapping[str, Any], *, tables_per_layer: bool = False) -> Options:
+    options = usual(config)
+    width = rotary_width(config, options.head_width)
+    return replace(options, rotary=Rotary(width, cut=True, tables_per_layer=tables_per_layer))
+
+
 def llama(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Llama; also Mistral, whose window is a key."""
     return Decoder(build, usual(config))
@@ -102,7 +108,7 @@ def gpt_neox(build: Build, config: Mapping[str, Any]) -> Decoder:
     """One product for queries, keys and values; attention and feed-forward side by side."""
     bias = config["attention_bias"]
     options = replace(
-        usual(config),
+        _cut(config),
         order=Order.PARALLEL_TWO_NORMS if config["use_parallel_residual"] else Order.PRE,
         norm=NormKind.LAYER,
         fused_projection="query_key_value",
@@ -149,7 +155,7 @@ def opt(build: Build, config: Mapping[str, Any]) -> Decoder:
 def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Partly rotated heads; attention and feed-forward share a LayerNorm; everything has a bias."""
     options = replace(
-        usual(config),
+        _cut(config),
         order=Order.PARALLEL,
         norm=NormKind.LAYER,
         query_bias=True,
@@ -171,7 +177,7 @@ def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
 def phi3(build: Build, config: Mapping[str, Any]) -> Decoder:
     """One product for queries, keys and values, and one for gate and up."""
     options = replace(
-        usual(config),
+        _cut(config),
         fused_projection="qkv_proj",
         query_bias=False,
         out_bias=False,

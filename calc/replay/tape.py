@@ -251,6 +251,7 @@ class Tape:
         self._phantom = False
         self._packs = 0
         self._pack_limit = 0
+        self._last_pack = -1
         self._kept_results: list[Tensor | None] | None = None
         self._recomputing = False
 
@@ -405,11 +406,12 @@ class Tape:
         return outs
 
     def saves(self) -> None:
-        """To be called where autograd packs a saved tensor: recomputation stops behind the last one.
+        """To be called where autograd packs a saved tensor, before the node that keeps it is recorded.
 
-        torch.utils.checkpoint (non-reentrant, early stop) does not run what follows the last saved tensor.
+        torch.utils.checkpoint (non-reentrant, early stop) does not recompute what follows the last saved tensor.
         """
         self._packs += 1
+        self._last_pack = len(self._nodes)
         if self._packs == self._pack_limit:
             self._phantom = True
 
@@ -465,15 +467,14 @@ class Tape:
         self._mark()
         if not isinstance(loss.node, Node):
             return
-        self._run(loss.node, [self.like(loss)])
+        self._buffers[loss.node] = [self.like(loss)]
+        self._run()
         self._block = (-1, 1)
         self._mark()
 
-    def _run(self, root: Node, gradients_of_root: list[Tensor | None]) -> None:
+    def _run(self) -> None:
         """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches it."""
         buffers = self._buffers
-        buffers[root] = gradients_of_root
-        del gradients_of_root
         nodes = self._nodes
         while nodes:
             node = nodes.pop()
@@ -551,9 +552,7 @@ class Tape:
         self.recording = False
         kept_results: list[Tensor | None] | None = [] if selective else None
         self._kept_results = kept_results
-        before, self._packs = self._packs, 0
         out = function(*(i.data for i in inputs))
-        packs, self._packs = self._packs, before
         self._kept_results = None
         self.recording = True
         kept = tuple(i.data for i in inputs)
@@ -570,26 +569,43 @@ class Tape:
 
                 return keep
 
-            outer_nodes, self._nodes = self._nodes, []
-            outer_casts, self._casts = self._casts, {}
-            fresh = []
-            for position, tensor in enumerate(kept):
-                node = Node(sink(position), (), outer_block, scope)
-                self._nodes.append(node)
-                fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
-            self._packs, self._pack_limit = 0, packs
-            self._recomputing, self._kept_results = True, kept_results
-            with self.within(scope):
-                again = function(*fresh)
-            self._recomputing, self._kept_results = False, None
-            self._packs, self._pack_limit, self._phantom = 0, 0, False
-            self._casts = outer_casts
-            del fresh
-            root = again.node
-            del again
+            outer_nodes, outer_casts = self._nodes, self._casts
+
+            def run() -> Node | Parameter | None:
+                """``function`` on the kept inputs; its nodes are then the tape's."""
+                self._nodes, self._casts, self._packs, self._last_pack = [], {}, 0, -1
+                fresh = []
+                for position, tensor in enumerate(kept):
+                    node = Node(sink(position), (), outer_block, scope)
+                    self._nodes.append(node)
+                    fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
+                with self.within(scope):
+                    return function(*fresh).node
+
+            # The graph of the first run has lost its saved tensors. Its nodes behind the last saved one need none,
+            # so they run first; the next one asks for what it saved, and that recomputes the block.
+            self._phantom = True
+            root = run()
+            self._phantom = False
+            graph, packs, last = self._nodes, self._packs, self._last_pack
             if isinstance(root, Node):
-                self._run(root, [arrived.pop()])
-            self._nodes = outer_nodes
+                self._buffers[root] = [arrived.pop()]
+                del root
+                self._nodes = graph[last + 1 :]
+                self._run()
+                waiting = {i: self._buffers.pop(node) for i, node in enumerate(graph) if node in self._buffers}
+                del graph
+                self._pack_limit = packs
+                self._recomputing, self._kept_results = True, kept_results
+                run()
+                self._recomputing, self._kept_results = False, None
+                self._pack_limit, self._phantom = 0, False
+                del self._nodes[last + 1 :]
+                for i in list(waiting):
+                    self._buffers[self._nodes[i]] = waiting.pop(i)
+                self._casts = outer_casts
+                self._run()
+            self._nodes, self._casts = outer_nodes, outer_casts
             return sinks
 
         edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
