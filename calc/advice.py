@@ -296,7 +296,7 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     Parameters
     ----------
     scenario : Mapping
-        Filled in; nothing fits it as it is.
+        Filled in.
     evaluate : Callable
         The evaluation, ``calc.evaluation.evaluate``.
 
@@ -304,9 +304,11 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     -------
     list[dict]
         ``labels`` and the merged ``change`` of each way with its ``max_micro_batch``; empty where even all together
-        do not help.
+        do not help, or where a sample fits as it is.
     """
     at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
+    if evaluate(at_largest)["max_micro_batch"]:
+        return []
     orders = [_FULL_TRAINING, _ADAPTERS] if scenario.get("method") == "full" else [_ADAPTERS]
     found: list[dict[str, Any]] = []
     for order in orders:

@@ -51,12 +51,12 @@ def compare(
     if not 2 <= len(scenarios) <= MOST_SCENARIOS:
         raise ScenarioError("scenarios", f"{len(scenarios)} given: compare 2 to {MOST_SCENARIOS}")
     rows: list[dict[str, Any]] = []
-    filled: list[Mapping[str, Any]] = []
+    filled: list[Mapping[str, Any] | None] = []
     for scenario in scenarios:
         try:
             result = evaluate(scenario)
         except ScenarioError as error:
-            filled.append(scenario)
+            filled.append(None)
             rows.append({"error": {"field": error.field, "message": error.message}})
             continue
         filled.append(result["scenario"])
@@ -74,7 +74,10 @@ def compare(
                 "samples_per_second": result["samples_per_second"],
             }
         )
-    fields = differing_fields(filled)
-    for row, scenario in zip(rows, filled, strict=True):
+    # A scenario without an answer is not filled in: what it does not say is as in the first that has one.
+    defaults: Mapping[str, Any] = next((answered for answered in filled if answered), {})
+    shown = [answered or {**defaults, **given} for answered, given in zip(filled, scenarios, strict=True)]
+    fields = differing_fields(shown)
+    for row, scenario in zip(rows, shown, strict=True):
         row["settings"] = {name: _text(scenario.get(name)) for name in fields}
     return {"fields": fields, "rows": rows}

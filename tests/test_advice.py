@@ -121,6 +121,10 @@ def test_nothing_fits_until_changes_come_together() -> None:
     assert rows[0]["max_micro_batch"] == 3
 
 
+def test_what_fits_needs_no_way() -> None:
+    assert advice.ways_to_fit(SCENARIO, evaluate) == []
+
+
 def test_no_way_is_an_empty_list() -> None:
     assert advice.ways_to_fit(SCENARIO, lambda scenario: evaluate(scenario) | {"max_micro_batch": 0}) == []
 
@@ -137,6 +141,10 @@ class TestComparison:
         found = comparison.compare([SCENARIO, {**SCENARIO, "precision": "bf16"}], evaluate)
         assert found["rows"][1]["error"]["field"] == "precision"
         assert found["rows"][1]["settings"]["precision"] == "bf16"
+
+    def test_what_it_does_not_say_is_no_difference(self) -> None:
+        found = comparison.compare([SCENARIO, {"model": "toy", "precision": "bf16"}], evaluate)
+        assert found["fields"] == ["precision"]
 
     @pytest.mark.parametrize("count", [1, 9])
     def test_how_many(self, count: int) -> None:
