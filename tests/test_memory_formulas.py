@@ -1,6 +1,6 @@
 """The replay against formulas and counts that others published, by tensors that autograd keeps for backward.
 
-Activation figures "measured on a CPU" are sums over the tensors that torch's ``saved_tensors_hooks`` showed (torch 2.13,
+Figures "measured on a CPU" are sums over the tensors that torch's ``saved_tensors_hooks`` showed (torch 2.13,
 transformers 5.24, each storage once, parameters left out); they are independent of the replay.
 """
 

@@ -130,6 +130,8 @@ class Linear:
         self.quantized = build.quantized and build.adapters_allowed and tied is None
         stored = nf4_bytes(inputs * outputs) if self.quantized else None
         self.weight = tied or build.parameter(f"{name}.weight", (outputs, inputs), stored_bytes=stored)
+        if not build.adapters_allowed:
+            self.weight.embedding = True
         self.bias = build.parameter(f"{name}.bias", (outputs,)) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
