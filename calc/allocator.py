@@ -138,7 +138,7 @@ class CachingAllocator:
     def _release_cached(self) -> None:
         whole = [entry for entry in self._free if entry[2].previous is None and entry[2].next is None]
         self.reserved -= sum(entry[0] for entry in whole)
-        self._free = [entry for entry in self._free if entry[2].previous is not None or entry[2].next is not None]
+        self._free[:] = [entry for entry in self._free if entry[2].previous is not None or entry[2].next is not None]
         unused = (self._small_reserved - self._small_allocated) // SMALL_SEGMENT * SMALL_SEGMENT
         self._small_reserved -= unused
         self.reserved -= unused
