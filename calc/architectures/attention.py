@@ -90,13 +90,13 @@ def eager(
 ) -> Tensor:
     """Scores as a matrix: product, scale, soft-cap, bias, mask, softmax (in fp32, cast back), dropout, product.
 
-    A batched product copies an operand that does not lie head by head: repeated keys do, and so do queries and keys
-    where ``heads_first``.
+    A batched product copies an operand that does not lie head by head: keys repeated by copying do, and so do queries
+    and keys where ``heads_first``.
     """
     wanted, low = q.dtype, _runs_in(q)
-    repeated = heads.key != heads.query
-    if repeated:
-        k, v = (ops.repeat(t, heads.query // heads.key) for t in (k, v))
+    repeated = heads.key not in (1, heads.query)
+    if heads.key != heads.query:
+        k, v = (_repeat(t, heads) for t in (k, v))
     scores = ops.scale(_scores(ops.cast(q, low), ops.cast(k, low), heads, repeated=repeated, heads_first=heads_first))
     if softcap:
         scores = ops.scale(scores)
@@ -117,9 +117,15 @@ def eager(
     return out
 
 
+def _repeat(x: Tensor, heads: Heads) -> Tensor:
+    """``repeat_kv``: reshapes an expanded view, which copies unless there is one head to repeat."""
+    times = heads.query // heads.key
+    return ops.expand(x, times) if heads.key == 1 else ops.repeat(x, times)
+
+
 def _scores(q: Tensor, k: Tensor, heads: Heads, *, repeated: bool, heads_first: bool) -> Tensor:
     rows = q if heads_first else ops.copy(q)
-    columns = k if heads_first or repeated else ops.copy(k)
+    columns = k if repeated or (heads_first and heads.key == heads.query) else ops.copy(k)
     return ops.matmul(rows, columns, (heads.query, heads.queries, heads.keys), heads.width)
 
 
@@ -164,8 +170,6 @@ def attend(
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
         return ops.flash_attention(q, k, v, heads, drops=dropout > 0)
     if heads.key != heads.query and mask is not None:
-        # repeat_kv reshapes an expanded view, which copies unless there is one head to repeat.
-        repeat = ops.expand if heads.key == 1 else ops.repeat
-        k, v = (repeat(t, heads.query // heads.key) for t in (k, v))
+        k, v = (_repeat(t, heads) for t in (k, v))
         heads = heads._replace(key=heads.query)
     return sdpa(q, k, v, heads, dropout=dropout, mask=mask, heads_first=heads_first)

@@ -110,7 +110,8 @@ class Rotary:
     ``width``: the rotated part of a head. ``wide_tables``: cosine and sine stay fp32, the result is cast back.
     ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
     its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
-    from each head and joined with the rest in a new tensor, even where the rest is empty.
+    from each head and joined with the rest in a new tensor, even where the rest is empty. ``holds_parts``: the parts
+    are variables of the attention's own code, alive until it returns (Phi, StableLM).
     """
 
     width: int
@@ -118,6 +119,7 @@ class Rotary:
     wide_inputs: bool = False
     tables_per_layer: bool = False
     cut: bool = False
+    holds_parts: bool = False
 
 
 class RotaryTables:
@@ -136,8 +138,10 @@ def rotary_buffers(build: Build, width: int) -> None:
         build.buffer(width // 2 * Dtype.FP32.itemsize)
 
 
-def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[Tensor, Tensor]:
-    """Queries and keys (tokens, heads, width) turned by their positions (apply_rotary_pos_emb)."""
+def rotate(
+    q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Queries and keys (tokens, heads, width) turned by their positions, and the parts that stay alive beside them."""
     cos, sin = tables.cos, tables.sin
     if rotary.tables_per_layer:
         cos, sin = ops.copy(cos), ops.copy(sin)
@@ -149,13 +153,14 @@ def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[
         q_part, q_pass = ops.narrow(q, q_turned), ops.narrow(q, q_rest)
         k_part, k_pass = ops.narrow(k, k_turned), ops.narrow(k, k_rest)
         q_part, k_part = ops.rotary(q_part, cos, sin), ops.rotary(k_part, cos, sin)
-        return ops.cat([q_part, q_pass]).view(*q.shape), ops.cat([k_part, k_pass]).view(*k.shape)
+        held = (q_part, q_pass, k_part, k_pass) if rotary.holds_parts else ()
+        return ops.cat([q_part, q_pass]).view(*q.shape), ops.cat([k_part, k_pass]).view(*k.shape), held
     if rotary.wide_inputs:
         q, k = ops.cast(q, Dtype.FP32), ops.cast(k, Dtype.FP32)
     q, k = ops.rotary(q, cos, sin), ops.rotary(k, cos, sin)
     if rotary.wide_tables or rotary.wide_inputs:
         q, k = ops.cast(q, types[0]), ops.cast(k, types[1])
-    return q, k
+    return q, k, ()
 
 
 class ScaledEmbedding(Embedding):

@@ -202,7 +202,7 @@ class T5Stack:
         self.heads = config["num_heads"]
         self.dropout = config["dropout_rate"]
         self.bias_per_block = config["model_type"] == "umt5"
-        self.recomputed = build.checkpointing == "full"
+        self.recomputed = build.checkpointing != "none"
         buckets = (config["relative_attention_num_buckets"], self.heads)
         if not self.bias_per_block:
             self.position_table = build.parameter("relative_attention_bias.weight", buckets)

@@ -12,7 +12,7 @@ from calc.replay.ops import Heads
 from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from calc.architectures.model import Shape
     from calc.replay.layers import Build
@@ -83,7 +83,7 @@ class PostNormBlock:
     def __init__(
         self,
         build: Build,
-        attention: SelfAttention,
+        attention: Callable[..., Tensor],
         hidden: int,
         inner: int,
         *,
@@ -100,10 +100,10 @@ class PostNormBlock:
         self.down = build.linear("output.dense", inner, hidden)
         self.norm = LayerNorm(build, "output.LayerNorm", hidden)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, **shared: Tensor | None) -> Tensor:
         tape = x.tape
         with tape.within("attention"):
-            branch = ops.dropout(self.attention(x), self.attention_output_dropout)
+            branch = ops.dropout(self.attention(x, **shared), self.attention_output_dropout)
             x = self.attention_norm(ops.add(branch, x))
             del branch
         with tape.within("mlp"):

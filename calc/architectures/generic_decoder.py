@@ -152,8 +152,9 @@ class Attention:
         o = self.options
         tokens = x.shape[0]
         q, k, v = self._separate(x) if o.fused_projection is None else self._fused(x)
+        held: tuple[Tensor, ...] = ()
         if o.rotary is not None and self.rotates:
-            q, k = rotate(q, k, context.tables[self.windowed], o.rotary)
+            q, k, held = rotate(q, k, context.tables[self.windowed], o.rotary)
         heads = Heads(o.heads, o.key_heads, o.head_width, o.head_width, tokens, tokens, causal=True)
         mask = context.masks[self.windowed]
         out = attend(
@@ -167,7 +168,9 @@ class Attention:
             softcap=o.score_softcap,
             heads_first=self.rotates and o.rotary is not None and o.rotary.cut,
         )
-        return ops.dropout(self.o(out), o.branch_dropout)
+        out = self.o(out)
+        del held
+        return ops.dropout(out, o.branch_dropout)
 
     def _separate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         o = self.options
@@ -321,22 +324,29 @@ class Decoder:
         """The last layer's normalized output, (tokens, width)."""
         o = self.options
         with tape.within("embeddings"):
-            x = self._embedded(tape, tokens)
+            x, held = self._embedded(tape, tokens)
             context = self._context(tape, tokens, x)
         x = self.blocks(tape, x, context=context)
+        del held
         with tape.within("final norm"):
             if self.norm is not None:
                 x = self.norm(x)
             return self.project_out(x) if o.embedding_width not in (None, o.hidden) else x
 
-    def _embedded(self, tape: Tape, tokens: int) -> Tensor:
+    def _embedded(self, tape: Tape, tokens: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The first block's input, and what the model's code still holds while its blocks run."""
         o = self.options
         x = self.tokens(tape, tokens)
+        if o.embedding_product:
+            x = ops.scale(x)
         if o.embedding_width not in (None, o.hidden):
             x = self.project_in(x)
+        held: tuple[Tensor, ...] = (x,)
         if self.positions is not None:
-            x = ops.add(x, self.positions(tape, tokens))
-        return ops.dropout(x, o.embedding_dropout)
+            positions = self.positions(tape, tokens)
+            held = (x, positions)
+            x = ops.add(x, positions)
+        return ops.dropout(x, o.embedding_dropout), held
 
     def _context(self, tape: Tape, tokens: int, x: Tensor) -> Context:
         o = self.options

@@ -50,10 +50,11 @@ def rotary_width(config: Mapping[str, Any], head_width: int) -> int:
     return head_width if share is None else int(head_width * share)
 
 
-def _cut(config: Mapping[str, Any], *, tables_per_layer: bool = False) -> Options:
+def _cut(config: Mapping[str, Any], *, tables_per_layer: bool = False, holds_parts: bool = False) -> Options:
     options = usual(config)
     width = rotary_width(config, options.head_width)
-    return replace(options, rotary=Rotary(width, cut=True, tables_per_layer=tables_per_layer))
+    rotary = Rotary(width, cut=True, tables_per_layer=tables_per_layer, holds_parts=holds_parts)
+    return replace(options, rotary=rotary)
 
 
 def llama(build: Build, config: Mapping[str, Any]) -> Decoder:
@@ -155,7 +156,7 @@ def opt(build: Build, config: Mapping[str, Any]) -> Decoder:
 def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Partly rotated heads; attention and feed-forward share a LayerNorm; everything has a bias."""
     options = replace(
-        _cut(config),
+        _cut(config, holds_parts=True),
         order=Order.PARALLEL,
         norm=NormKind.LAYER,
         query_bias=True,

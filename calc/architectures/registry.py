@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import decoders, encoder_decoders, encoders, llama_like, speech
+from calc.architectures import decoders, disentangled, encoder_decoders, encoders, llama_like, speech
 from calc.architectures.image_models import IMAGE_MODELS
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bert": encoders.Bert,
     "blenderbot": encoder_decoders.Bart,
     "camembert": encoders.Roberta,
+    "deberta-v2": disentangled.DebertaV2,
     "distilbert": encoders.DistilBert,
     "gemma": llama_like.gemma,
     "gemma2": llama_like.gemma2,

@@ -70,7 +70,7 @@ class WhisperEncoder:
         self.positions = Embedding(build, "embed_positions", positions, hidden, of_tokens=False, trainable=False)
         self.blocks = _blocks(build, config, decoder=False)
         self.norm = LayerNorm(build, "layer_norm", hidden)
-        self.wants_gradient = not build.full and build.checkpointing == "full"
+        self.wants_gradient = not build.full and build.checkpointing != "none"
 
     def __call__(self, tape: Tape, mel: Tensor) -> Tensor:
         with tape.within("embeddings"):
