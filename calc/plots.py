@@ -287,13 +287,12 @@ FIGURES: Final = {
 """The figures by name."""
 
 
-def _themed(svg: str, name: str, words: Words) -> str:
-    """Make matplotlib's document one piece of a page: own ids, the page's colours, a title and a description."""
+def _themed(svg: str, prefix: str, words: Words) -> str:
+    """Make matplotlib's document one piece of a page: own ids, the page's colours, a title, a description."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     # This style would be the whole page's; static/page.css says the same for figures alone.
     svg = re.sub(r"<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
-    prefix = f"figure-{name}-"
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", svg)
@@ -346,7 +345,7 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
         page = io.StringIO()
         figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return {
-        "svg": _themed(page.getvalue(), name, words),
+        "svg": _themed(page.getvalue(), f"{name}-{width}-", words),
         "title": words.title,
         "text": words.text,
         "table": {"columns": list(words.columns), "rows": [list(row) for row in words.rows]},

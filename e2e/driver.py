@@ -64,7 +64,7 @@ def until(page: Page, state: str) -> None:
     page.wait_for_selector(
         f'html[data-app="{state}"], html[data-app="error"]', timeout=START_MILLISECONDS, state="attached"
     )
-    assert page.locator("html").get_attribute("data-app") == state, page.locator("#alert").inner_text()
+    assert page.locator("html").get_attribute("data-app") == state, page.locator("#alert").text_content()
 
 
 def value(page: Page, path: str) -> str:

@@ -39,8 +39,6 @@ def page_in_its_place(route: Route) -> None:
         ("calc/worker.py", page_in_its_place),
         ("static/interpreter.mjs", missing),
         ("vendor/pyodide/pyodide.asm.wasm", truncated),
-        ("calc.zip", missing),
-        ("vendor/pyodide/numpy*.whl", missing),
     ],
 )
 def test_a_broken_file_gives_a_message(fresh: tuple[Page, Log], address: str, path: str, broken: object) -> None:
@@ -54,12 +52,20 @@ def test_a_broken_file_gives_a_message(fresh: tuple[Page, Log], address: str, pa
     assert log.foreign == []
 
 
+def test_without_the_snapshot_python_starts_the_ordinary_way(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.route("**/vendor/snapshot/calc.bin", missing)
+    page.goto(address)
+    until(page, "ready")
+    assert log.foreign == []
+
+
 def test_another_try_succeeds_once_the_file_is_there(fresh: tuple[Page, Log], address: str) -> None:
     page, log = fresh
-    page.route("**/vendor/pyodide/python_stdlib.zip", missing)
+    page.route("**/vendor/pyodide/pyodide.asm.wasm", missing)
     page.goto(address)
-    expect(page.locator("#alert")).to_contain_text("python_stdlib.zip", timeout=SAID_WITHIN_MILLISECONDS)
-    page.unroute("**/vendor/pyodide/python_stdlib.zip")
+    expect(page.locator("#alert")).to_contain_text("pyodide.asm.wasm", timeout=SAID_WITHIN_MILLISECONDS)
+    page.unroute("**/vendor/pyodide/pyodide.asm.wasm")
     page.locator("#retry").click()
     until(page, "ready")
     expect(page.locator("#alert")).to_be_hidden()
@@ -85,7 +91,7 @@ def test_a_frame_without_storage_shows_the_example_and_a_way_out(browser: Browse
         # A frame from another site has no storage under Playwright's switches, like in a browser that blocks it.
         elsewhere = address.replace("127.0.0.1", "localhost")
         log.origin = ""
-        page.goto(f"{elsewhere}LICENSE")
+        page.goto(f"{elsewhere}static/icon.svg")
         page.set_content(f'<iframe src="{address}" width="1000" height="800"></iframe>')
         frame = page.frame_locator("iframe")
         expect(frame.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
@@ -96,7 +102,7 @@ def test_a_frame_without_storage_shows_the_example_and_a_way_out(browser: Browse
 
 def test_a_sandboxed_frame_shows_the_example_and_a_message(browser: Browser, address: str) -> None:
     with opened(browser, address) as (page, _):
-        page.goto(f"{address}LICENSE")
+        page.goto(f"{address}static/icon.svg")
         page.set_content(f'<iframe src="{address}" sandbox="allow-scripts" width="1000" height="800"></iframe>')
         frame = page.frame_locator("iframe")
         expect(frame.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)

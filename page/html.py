@@ -13,7 +13,8 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
     a value, None and False for one that is left out.
     """
     head = name
-    for key, value in attributes.items():
+    for key in sorted(attributes):
+        value = attributes[key]
         if value is None or value is False:
             continue
         attribute = key.rstrip("_").replace("_", "-")

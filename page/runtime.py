@@ -9,6 +9,7 @@ from pyscript.ffi import create_proxy
 
 WORKER = "calc"
 MANIFEST = "vendor/boot.json"
+SNAPSHOT = "vendor/snapshot/"
 # What the worker starts from besides the runtime; PyScript says nothing when one of them is missing.
 STARTING_FILES = ("pyscript.toml", "calc/worker.py", "static/interpreter.mjs")
 
@@ -53,6 +54,16 @@ class Download:
         self.progress = progress
         self.total = sum(file["bytes"] for file in files)
         self.done = 0
+        self.missing: Failure | None = None
+
+    async def _try(self, file: dict[str, Any]) -> None:
+        """Bring a file; where it is one of the snapshot's, Python starts without it, only later."""
+        try:
+            await self._bring(file)
+        except Failure as failure:
+            if not file["path"].startswith(SNAPSHOT):
+                raise
+            self.missing = failure
 
     async def _bring(self, file: dict[str, Any]) -> None:
         response = await _response(file["path"])
@@ -73,7 +84,7 @@ class Download:
 
     async def run(self) -> None:
         """Bring all files, side by side."""
-        await asyncio.gather(*[self._bring(file) for file in self.files])
+        await asyncio.gather(*[self._try(file) for file in self.files])
 
 
 class Runtime:
@@ -94,10 +105,14 @@ class Runtime:
             self.manifest = json.loads(await response.text())
         except ValueError:
             raise Failure(f"{MANIFEST} is broken.") from None
-        await Download(self.manifest["runtime"], progress("Loading Python")).run()
+        download = Download(self.manifest["runtime"], progress("Loading Python"))
+        await download.run()
         progress("Starting Python")(1, 1)
-        self.worker = await self._limited(self._new_worker(generation), START_SECONDS, "Python did not start")
-        await self.ask("hello")
+        try:
+            self.worker = await self._limited(self._new_worker(generation), START_SECONDS, "Python did not start")
+            await self.ask("hello")
+        except Failure as failure:
+            raise (download.missing or failure) from None
 
     async def _new_worker(self, generation: int) -> Any:
         name = f"{WORKER}-{generation}" if generation else WORKER

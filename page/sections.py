@@ -303,9 +303,8 @@ def _plan(path: str, way: dict[str, Any], wanted: int) -> str:
     if cards > 1:
         factors.append(f"{shown(path + '.data_parallel', cards, count(cards))} GPUs")
     off = total - wanted
-    return f"{tag('strong', count(total))} = {f' {TIMES} '.join(factors)}" + (
-        f" ({_signed(count(off), off)})" if off else ""
-    )
+    sum_text = tag("strong", count(total)) + " = " + f" {TIMES} ".join(factors)
+    return f"{sum_text} ({_signed(count(off), off)})" if off else sum_text
 
 
 def plan(result: dict[str, Any]) -> str:
@@ -365,11 +364,17 @@ SECTIONS = {
 # Figures
 
 
-def figure(name: str, drawn: dict[str, Any]) -> str:
-    """A figure: the drawing, what it says in words, and the table behind it; empty where there is no such figure."""
+def figure(name: str, drawn: dict[str, Any], narrow: "dict[str, Any] | None" = None) -> str:
+    """A figure: the drawing, what it says in words, and the table behind it; empty where there is no such figure.
+
+    `narrow` is the same figure drawn for a small screen, where the width is not known yet.
+    """
     if "svg" not in drawn:
         return ""
     columns = [escape(column) for column in drawn["table"]["columns"]]
     rows = [[escape(cell) for cell in row] for row in drawn["table"]["rows"]]
     behind = more(f"table-{name}", "Table", table(drawn["title"], columns, rows), class_="figure-table")
-    return tag("div", drawn["svg"], class_="drawing") + tag("figcaption", escape(drawn["text"])) + behind
+    drawing = tag("div", drawn["svg"], class_="drawing" if narrow is None else "drawing wide")
+    if narrow is not None:
+        drawing += tag("div", narrow["svg"], class_="drawing narrow")
+    return drawing + tag("figcaption", escape(drawn["text"])) + behind

@@ -10,9 +10,12 @@
   const START_SECONDS = 30;
   const fail = (why) => {
     if (root.dataset.app !== "static") return;
-    root.dataset.app = "error";
     const alert = document.getElementById("alert");
-    if (!alert) return;
+    if (!alert) {
+      addEventListener("DOMContentLoaded", () => fail(why), { once: true });
+      return;
+    }
+    root.dataset.app = "error";
     document.getElementById("alert-text").textContent =
       `The calculator could not start: ${why} What you see is an example, computed when this page was built.`;
     document.getElementById("retry").onclick = () => location.reload();

@@ -27,9 +27,14 @@ function fetchedNow(path) {
 }
 
 async function startFromSnapshot(options) {
-  const [runtime, calc] = await Promise.all(["runtime.bin", "calc.bin"].map((name) => unpacked(`vendor/snapshot/${name}`)));
+  const [runtime, calc, files] = await Promise.all([
+    ...["runtime.bin", "calc.bin"].map((name) => unpacked(`vendor/snapshot/${name}`)),
+    fetched("calc.zip").then((response) => response.arrayBuffer()),
+  ]);
   // What Python imports lies in the snapshot already: the standard library comes when something else is asked for.
   const python = await start({ ...options, indexURL, stdLibURL: at("vendor/snapshot/none.zip") }, runtime, calc);
+  // Its modules lie in the snapshot, its data files do not: a catalog may be read late.
+  python.unpackArchive(files, "zip");
   const packages = Object.entries(python.lockfile.packages);
   for (const [name] of packages) python.loadedPackages[name] = "snapshot";
   // Asked for by tools/late_imports.py.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calc import plots
+from calc.advice import advise
 from calc.catalog import custom
 from calc.catalog import gpus as gpu_catalog
 from calc.catalog import models as model_catalog
@@ -36,7 +37,7 @@ from page.words import CHOICES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-FIGURE_WIDTH = 780
+WIDE, NARROW = 780, 300
 INPUTS = ("sequence_length", "target_length", "image_size", "audio_frames")
 # Each number field's limits, as the calculation has them, and what it starts with where the default scenario has none.
 NUMBERS = {
@@ -173,6 +174,7 @@ def prerender(html: str) -> str:
         The page with every choice, and with the default scenario's result and figures.
     """
     result = evaluate(SCENARIO)
+    result["advice"] = advise(result["scenario"], evaluate)
     filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
         if f'name="{key}"' in html:
@@ -187,10 +189,11 @@ def prerender(html: str) -> str:
     for name, section in sections.SECTIONS.items():
         html = fill(html, "data-section", name, section(result))
     for name in plots.FIGURES:
-        html = fill(html, "data-figure", name, sections.figure(name, plots.draw(name, SCENARIO, FIGURE_WIDTH)))
+        wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
+        html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))
     html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)
     return re.sub(
         r'(<section [^<>]*data-shows="(\w+)")',
-        lambda match: match.group(1) + ("" if result.get(match.group(2)) else " hidden"),
+        lambda match: match.group(1) + ("" if sections.SECTIONS[match.group(2)](result) else " hidden"),
         html,
     )

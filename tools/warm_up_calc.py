@@ -1,10 +1,13 @@
 """What the boot snapshot holds of `calc`: run in it before it is taken, so that the page need not do it again."""
 
+import encodings.cp437  # noqa: F401 - zip files name their members in it
 import gc
 import importlib
 import json
 import linecache
 import pkgutil
+import shutil  # noqa: F401 - unpacks calc's data files, which the snapshot does not hold
+import zipfile  # noqa: F401
 
 from matplotlib import font_manager, mathtext
 

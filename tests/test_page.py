@@ -1,0 +1,220 @@
+"""The page's own Python, in CPython and in the MicroPython that the page ships."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calc import scenario as contract
+from calc.advice import advise
+from calc.errors import ScenarioError
+from calc.evaluation import evaluate
+from page import fields, format as shown, link, sections, words
+from page.html import tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+SCENARIOS: tuple[dict[str, Any], ...] = (
+    {"model": "gpt2"},
+    {"model": "gpt2", "global_batch": 64},
+    {"model": "gpt2", "global_batch": 97, "gpus": 2},
+    {"model": "gpt2", "micro_batch": 3},
+    {"model": "gpt2", "micro_batch": 300},
+    {"model": "llama-3.1-8b", "gpu": "t4-16gb"},
+    {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "method": "lora"},
+    {"model": "resnet50", "gpu": {"memory_gib": 11.5, "overhead_gib": 0}},
+    {"model": {"parameters": 3e8}},
+)
+TEXTS = (
+    "",
+    "12",
+    " 1,024 ",
+    "1_000",
+    "1e3",
+    "1,5",
+    "0",
+    "-1",
+    "1.5",
+    "abc",
+    "NaN",
+    "inf",
+    "1e308",
+    "1 000 000",
+    "2000000",
+)
+LINKS = (
+    "",
+    "model=gpt2",
+    "gpu.memory_gib=24&gpu.overhead_gib=0.5",
+    "lora_targets=%5B%22q_proj%22%5D",
+    "a=b=c&=d&e",
+    "x=%zz&y=%E2%82%AC",
+)
+
+
+def results() -> list[dict[str, Any]]:
+    answers = [evaluate(scenario) for scenario in SCENARIOS]
+    answers[0]["advice"] = advise(answers[0]["scenario"], evaluate)
+    return json.loads(json.dumps(answers))  # type: ignore[no-any-return]
+
+
+def page_modules() -> list[str]:
+    return ["main.py", *(f"page/{path.name}" for path in sorted((ROOT / "page").glob("*.py")))]
+
+
+def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
+    drawn = {"svg": "<svg/>", "title": "t", "text": "a < b", "table": {"columns": ["a", "b"], "rows": [[1, "2"]]}}
+    data = {
+        "results": results(),
+        "sections": list(sections.SECTIONS),
+        "figures": [drawn, {}],
+        "texts": TEXTS,
+        "links": LINKS,
+        "modules": page_modules(),
+    }
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    command = [
+        "node",
+        "tests/in_micropython.mjs",
+        ".",
+        "tests/data/page_in_micropython.py",
+        str(tmp_path / "data.json"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    there = json.loads(done.stdout)
+    for result, texts in zip(data["results"], there["sections"], strict=True):
+        here = [section(result) for section in sections.SECTIONS.values()]
+        here += [sections.spoken(result), sections.effect(data["results"][0], result)]  # type: ignore[index]
+        assert texts == here
+    assert there["figures"] == [sections.figure("memory", drawn), ""]
+    assert there["numbers"] == [list(fields.number(text, 1, 1_000_000, whole=True)) for text in TEXTS]
+    assert there["links"] == [link.write(link.read(text)) for text in LINKS]
+
+
+def test_the_main_thread_imports_only_what_micropython_has() -> None:
+    allowed = {"asyncio", "json", "math", "page", "pyscript", "typing"}
+    for name in page_modules():
+        for node in ast.walk(ast.parse((ROOT / name).read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert {module.split(".")[0] for module in modules} <= allowed, name
+
+
+def test_every_module_is_fetched_by_the_page() -> None:
+    html = (ROOT / "index.html").read_text()
+    for name in page_modules()[1:]:
+        assert f'"./{name}": ' in html
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(contract).values() if isinstance(kind, type) and issubclass(kind, StrEnum)]
+)
+def test_every_choice_has_words(kind: type[StrEnum]) -> None:
+    if kind is StrEnum:
+        return
+    key = {"ZeroGrad": "zero_grad"}.get(kind.__name__, kind.__name__.lower())
+    assert set(words.CHOICES[key]) == set(kind)
+
+
+def test_links_know_the_contracts_keys() -> None:
+    assert link.KEYS == contract.KEYS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12", 12),
+        ("1,024", 1024),
+        ("1_000_000", 1_000_000),
+        ("7e9", 7_000_000_000),
+        ("0.5", None),
+        ("1,5", None),
+        ("", None),
+        ("nan", None),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, expected: int | None) -> None:
+    value, message = fields.number(text, 1, 10**12, whole=True)
+    assert value == expected
+    assert bool(message) == (expected is None)
+
+
+@given(st.one_of(st.floats(), st.integers(-(10**20), 10**20)))
+def test_the_form_refuses_what_the_calculation_refuses(number: float) -> None:
+    value, _ = fields.number(repr(number), 1, contract.MAX_SEQUENCE, whole=True)
+    try:
+        contract.parse({"model": "llama-3.1-8b", "sequence_length": number})
+    except ScenarioError:
+        assert value is None
+    else:
+        assert value == number
+
+
+KEYS = st.sampled_from(["model", "gpu.memory_gib", "parallelism.strategy", "micro_batch", "lora_targets"])
+VALUES = st.one_of(
+    st.integers(-(10**15), 10**15),
+    st.floats(allow_nan=False, allow_infinity=False).filter(
+        lambda number: number != int(number) if abs(number) < 1e15 else False
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+        lambda text: link.read(f"k={link.quote(text)}") == {"k": text}
+    ),
+    st.lists(st.sampled_from(["q_proj", "v_proj"]), min_size=1),
+    st.booleans(),
+)
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_a_link_holds_a_scenario(flat: dict[str, Any]) -> None:
+    assert link.read(link.write(flat)) == flat
+
+
+@given(st.text())
+def test_any_link_is_read_without_an_exception(text: str) -> None:
+    link.nested(link.read(text))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "0.9 KiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (2**30, "1.00 GiB"),
+        (-(2**31), "\N{MINUS SIGN}2.00 GiB"),
+        (81559 * 2**20, "79.6 GiB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert shown.gib(size) == text or size == 1023
+
+
+def test_text_of_others_cannot_become_markup() -> None:
+    assert (
+        tag("p", shown.escape("<b>&\"'"), title='"><script>')
+        == '<p title="&quot;&gt;&lt;script&gt;">&lt;b&gt;&amp;&quot;&#39;</p>'
+    )
+
+
+def numbers_in(html: str) -> Iterator[tuple[str, str]]:
+    for piece in html.split('data-result="')[1:]:
+        path, _, rest = piece.partition('"')
+        yield path, rest.partition('data-value="')[2].partition('"')[0]
+
+
+def test_every_shown_result_is_the_contracts() -> None:
+    for result in results():
+        for section in sections.SECTIONS.values():
+            for path, raw in numbers_in(section(result)):
+                assert str(shown.at(result, path)) == raw, path
