@@ -171,7 +171,7 @@ class Embedding:
     ) -> None:
         self.weight = build.parameter(f"{name}.weight", (rows, width), trainable=trainable)
         self.weight.embedding = True
-        self.wants_gradient = of_tokens and not build.full and build.checkpointing == "full"
+        self.wants_gradient = of_tokens and not build.full and build.checkpointing != "none"
 
     def __call__(self, tape: Tape, tokens: int, *, batched: bool = True) -> Tensor:
         out = ops.embedding(tape, tokens, self.weight, batched=batched)
@@ -330,10 +330,11 @@ class Blocks:
                 self._layers.append(make(planned.layer))
             build.units.append((sum(p.numel for p in build.parameters[before:]), planned.repeats * build.copies))
 
-    def __call__(self, tape: Tape, x: Tensor, **shared: object) -> Tensor:
+    def __call__(self, tape: Tape, x: Tensor, *, outputs: list[Tensor] | None = None, **shared: object) -> Tensor:
         """Runs the layers in order, each under activation checkpointing where the recipe says so.
 
-        ``shared`` goes to every layer by name: tables, masks, an encoder's output.
+        ``shared`` goes to every layer by name: tables, masks, an encoder's output. ``outputs`` takes every layer's
+        output, for models that hold them all.
         """
         for planned, layer in zip(self._planned, self._layers, strict=True):
             with tape.block(planned.block, planned.repeats):
@@ -342,4 +343,6 @@ class Blocks:
                     x = call(x)
                 else:
                     x = tape.checkpoint(call, x, selective=self.checkpointing == "selective")
+            if outputs is not None:
+                outputs.append(x)
         return x

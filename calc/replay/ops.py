@@ -495,6 +495,7 @@ def matmul(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
     a_form, b_form = (a.shape, a.dtype, a.batched), (b.shape, b.dtype, b.batched)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        del grad
         of_a = of_b = None
         if kept_b is not None:
             of_a = tape.empty(a_form[0], a_form[1], batched=a_form[2])
@@ -521,6 +522,31 @@ def where(condition: Tensor, x: Tensor) -> Tensor:
         return [result]
 
     return tape.record(out, [x], backward)
+
+
+def gather(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``torch.gather``: keeps x and the index; backward scatters into zeros of x's size."""
+    tape = x.tape
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.empty(shape, x.dtype, batched=x.batched)
+    tape.kernel([out, index], [out])
+    kept = (x.data, index)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept[0])
+        tape.kernel([grad, kept[1]], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def over_batch(x: Tensor) -> Tensor:
+    """``repeat`` of a tensor without a batch, once for each sample; its gradient is summed over them."""
+    tape = x.tape
+    out = tape.empty(x.shape, x.dtype, batched=True)
+    tape.kernel([x], [out])
+    return tape.record(out, [x], lambda grad: [grad])
 
 
 def pad_last(x: Tensor, wide: int, width: int) -> Tensor:
