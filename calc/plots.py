@@ -271,7 +271,7 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A figure: what fills its axes, its height in pixels, and the curves without which there is none."""
+    """A figure: what fills its axes, its height in pixels, and the curves or part of the result that it must have."""
 
     fill: Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words]
     height: int
@@ -284,7 +284,13 @@ FIGURES: Final = {
     "memory": Kind(draw_memory, 320, "memory"),
     "throughput": Kind(draw_throughput, 300, "throughput"),
 }
-"""The figures by name."""
+"""The figures of one step by name; `calc.plan_plots` has those of the plan."""
+
+
+def _kind(name: str) -> Kind:
+    from calc.plan_plots import PLAN_FIGURES  # noqa: PLC0415 - it draws with this module's words and colours
+
+    return {**FIGURES, **PLAN_FIGURES}[name]
 
 
 def _themed(svg: str, prefix: str, words: Words) -> str:
@@ -317,7 +323,7 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     Parameters
     ----------
     name : str
-        One of `FIGURES`.
+        One of `FIGURES` or `calc.plan_plots.PLAN_FIGURES`.
     scenario : Mapping
         The contract's scenario.
     width : int
@@ -334,9 +340,9 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     ScenarioError
         Where the scenario is wrong.
     """
-    kind = FIGURES[name]
+    kind = _kind(name)
     result, data = evaluate(scenario), curves(scenario)
-    if kind.needs and kind.needs not in data:
+    if kind.needs and not (data.get(kind.needs) or result.get(kind.needs)):
         return {}
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width / DOTS_PER_INCH, kind.height / DOTS_PER_INCH), layout="constrained")

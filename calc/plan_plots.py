@@ -1,0 +1,275 @@
+"""The plan's figures: trade-off of the batch, published quality, speed-up and memory on many GPUs, fronts of plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from calc import convergence, planner
+from calc.catalog import published
+from calc.convergence import tradeoff
+from calc.plots import GIB, THEME, Kind, Words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+LOST_COLOURS: Final = {
+    "optimizer_seconds": ("Optimizer step", THEME["part-optimizer-state"]),
+    "exposed_communication_seconds": ("Exchange that shows", THEME["part-gradients"]),
+    "bubble_seconds": ("Pipeline bubble", THEME["part-temporaries"]),
+    "offload_seconds": ("Host memory and processor", THEME["part-casts"]),
+    "unmodelled_seconds": ("Stragglers, input, clocks", THEME["part-allocator-rest"]),
+}
+STRATEGY_LABELS: Final = {"ddp": "DDP", "zero1": "ZeRO 1", "zero2": "ZeRO 2", "zero3": "ZeRO 3", "fsdp": "FSDP"}
+SERIES_MARKERS: Final = "osD^vP*X<>"
+
+
+def _short(value: float, _position: object = None) -> str:
+    """Write a number with its size named: 2k, 1.5M, 3B."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _plain_log(axes: Axes, *, x: bool = True, y: bool = False) -> None:
+    """Scale axes by logarithm, with plain numbers beside the ticks."""
+    for wanted, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
+        if wanted:
+            scale("log")
+            axis.set_major_formatter(FuncFormatter(_short))
+            axis.set_minor_formatter(NullFormatter())
+
+
+def _measured_steps(batch_tokens: float) -> tuple[str, Sequence[float], list[float]]:
+    """Pick the published steps-to-target run whose critical batch is closest, as multiples of its fewest steps."""
+    fits = [(run, tradeoff.fit_tradeoff(run["batch_tokens"], run["steps"])) for run in published.steps_to_target()]
+    run, fit = min(fits, key=lambda pair: abs(pair[1].critical_batch - batch_tokens))
+    return run["model"], run["batch_tokens"], [steps / fit.fewest_steps for steps in run["steps"]]
+
+
+def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw steps and data against batch, the critical batch as a band, measured points and the scenario's batch."""
+    assessment = result["convergence"]
+    curve = convergence.tradeoff_curve(assessment)
+    if curve is None:
+        axes.text(0.5, 0.5, "No measured critical batch is close", ha="center", transform=axes.transAxes)
+        return Words("Steps and data against batch", assessment["verdict"], (), ())
+    band = assessment["critical_batch"]
+    sides = (
+        ("steps", "Steps, of the fewest", THEME["accent"], "solid"),
+        ("examples", "Data, of the least", THEME["part-gradients"], (0, (4, 2))),
+    )
+    for name, label, colour, dashes in sides:
+        low, high = curve[f"{name}_factor_low"], curve[f"{name}_factor_high"]
+        axes.fill_between(curve["batch"], low, high, color=colour, alpha=0.3, linewidth=0)
+        middle = [(a * b) ** 0.5 for a, b in zip(low, high, strict=True)]
+        axes.plot(curve["batch"], middle, color=colour, linestyle=dashes, label=label)
+    if band["unit"] == "tokens":
+        model, batches, steps = _measured_steps(band["low"])
+        axes.plot(
+            batches, steps, "o", color=THEME["ink"], markersize=3.5, label=f"Measured steps, {model} model (Zhang 2024)"
+        )
+    axes.axvspan(band["low"], max(band["high"], band["low"] * 1.02), color=THEME["muted"], alpha=0.2, linewidth=0)
+    axes.axvline(band["batch"], color=THEME["over"], linewidth=1.4, dashes=(6, 3), label="Your batch")
+    _plain_log(axes, y=True)
+    axes.set_xlim(curve["batch"][0], curve["batch"][-1])
+    axes.set_ylim(0.9, 60)
+    axes.set_xlabel(f"Batch per update ({band['unit']}); critical batch shaded")
+    axes.set_ylabel("Times the least possible")
+    axes.legend(loc="upper center", fontsize="small")
+    columns = ("Batch", "Steps, low", "Steps, high", "Data, low", "Data, high")
+    keys = ("steps_factor_low", "steps_factor_high", "examples_factor_low", "examples_factor_high")
+    rows = [
+        (_short(batch), *(f"{curve[key][index]:.2f}" for key in keys)) for index, batch in enumerate(curve["batch"])
+    ]
+    return Words("Steps and data against batch", assessment["verdict"], columns, rows[::4])
+
+
+def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw published final quality against batch for the studies closest to the scenario: points, joined by study."""
+    wanted = result["convergence"]["generalization"]
+    near = [series for series in published.generalization() if series["id"] in wanted]
+    metrics = [series["metric"] for series in near]
+    common = max(set(metrics), key=metrics.count) if metrics else ""
+    shown = [series for series in near if series["metric"] == common]
+    colours = (THEME["accent"], THEME["part-gradients"], THEME["part-logits-and-loss"], THEME["ink"])
+    rows = []
+    for index, series in enumerate(shown):
+        batches = [point["batch"] for point in series["points"]]
+        values = [point["value"] for point in series["points"]]
+        axes.plot(
+            batches,
+            values,
+            SERIES_MARKERS[index % len(SERIES_MARKERS)],
+            linestyle="dotted",
+            linewidth=1,
+            markersize=4.5,
+            color=colours[index % len(colours)],
+            label=series["title"],
+        )
+        rows += [
+            (series["title"], batch, value, series["retuned"], series["source"])
+            for batch, value in zip(batches, values, strict=True)
+        ]
+    columns = ("Study", "Batch", common or "Value", "What was tuned again", "Source")
+    if not shown:
+        axes.text(0.5, 0.5, "No published study is close to this run", ha="center", transform=axes.transAxes)
+        return Words("Published quality against batch", "No published study is close to this run.", columns, ())
+    _plain_log(axes)
+    axes.set_xlabel("Batch (samples)")
+    axes.set_ylabel(common[:1].upper() + common[1:])
+    axes.legend(loc="best", fontsize="x-small")
+    text = (
+        f"{len(shown)} published series as measured, {common}; {shown[0]['better']} is better. Dotted lines only join "
+        "the points of one study. Most of the gap goes when the rate and the number of updates are tuned again."
+    )
+    return Words("Published quality against batch", text, columns, rows)
+
+
+def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw the share of the ideal speed-up that is reached against GPUs, and what takes the rest."""
+    scaling = result["scaling"]
+    rows = scaling["by_gpus"]
+    gpus = [row["gpus"] for row in rows]
+    reached = [100 * row["speed_up"] / row["gpus"] for row in rows]
+    bottom = max(0.0, 10 * (min(reached) // 10) - 10)
+    axes.fill_between(gpus, bottom, reached, color=THEME["accent"], alpha=0.75, linewidth=0, label="Reached")
+    floor = reached
+    others = [sum(row["parts"].values()) - row["parts"]["compute_seconds"] or 1.0 for row in rows]
+    for key, (label, colour) in LOST_COLOURS.items():
+        shares = [row["parts"][key] / other for row, other in zip(rows, others, strict=True)]
+        if max(shares) < 0.01:
+            continue
+        tops = [base + max(0.0, 100 - value) * share for base, value, share in zip(floor, reached, shares, strict=True)]
+        axes.fill_between(gpus, floor, tops, color=colour, alpha=0.75, linewidth=0, label=label)
+        floor = tops
+    axes.axvline(scaling["gpus"], color=THEME["over"], linewidth=1.4, dashes=(6, 3), label="Your GPUs")
+    for count, value, row in zip(gpus, reached, rows, strict=True):
+        axes.annotate(
+            f"{row['speed_up']:.3g}x",
+            (count, value),
+            (0, -12),
+            textcoords="offset points",
+            ha="center",
+            fontsize="x-small",
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
+    axes.set_xlim(gpus[0], gpus[-1])
+    axes.set_ylim(bottom, 102)
+    axes.set_xlabel("GPUs, each with the same work; times one GPU written in")
+    axes.set_ylabel("% of the ideal speed-up")
+    axes.legend(loc="lower left", fontsize="small")
+    low, high = scaling["efficiency_low"], min(scaling["efficiency_high"], 1.0)
+    text = (
+        f"{scaling['gpus']} GPUs do {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of "
+        f"ideal ({low:.0%} to {high:.0%})."
+    )
+    columns = ("GPUs", "Nodes", "Times one GPU", "Seconds an update", "Exchange that shows, s")
+    table = [
+        (
+            row["gpus"],
+            row["nodes"],
+            f"{row['speed_up']:.2f}",
+            f"{row['step_seconds']:.4g}",
+            f"{row['parts']['exposed_communication_seconds']:.3g}",
+        )
+        for row in rows
+    ]
+    return Words("Speed-up against GPUs", text, columns, table)
+
+
+def draw_strategies(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw memory per GPU against how the replicas divide it."""
+    rows = result["scaling"]["by_strategy"]
+    limit = result["memory"]["limit_bytes"]
+    labels = [STRATEGY_LABELS[row["strategy"]] for row in rows]
+    sizes = [row["memory_bytes"] / GIB for row in rows]
+    bars = axes.barh(
+        labels, sizes, color=[THEME["accent"] if row["fits"] else THEME["over"] for row in rows], height=0.6
+    )
+    for bar, row in zip(bars, rows, strict=True):
+        if not row["fits"]:
+            bar.set_hatch("///")
+            bar.set_edgecolor(THEME["card"])
+    axes.bar_label(bars, [f"{size:.1f}" for size in sizes], padding=4, fontsize="small")
+    axes.axvline(limit / GIB, color=THEME["over"], linewidth=1.4, dashes=(6, 3))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * max(*sizes, limit / GIB))
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"GiB on each GPU at micro-batch {result['micro_batch']}; the line is the card's limit")
+    fitting = [label for label, row in zip(labels, rows, strict=True) if row["fits"]]
+    text = f"Fits with {', '.join(fitting)}." if fitting else "Fits with none of them."
+    columns = ("Strategy", "GiB on each GPU", "Fits", "Seconds an update")
+    table = [
+        (label, f"{size:.2f}", "yes" if row["fits"] else "no", f"{row['step_seconds']:.4g}")
+        for label, size, row in zip(labels, sizes, rows, strict=True)
+    ]
+    return Words("Memory on each GPU by strategy", text, columns, table)
+
+
+def draw_headroom(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw the planner's front of time against memory left."""
+    return draw_front(axes, planner.plan(result["scenario"]), "headroom")
+
+
+def draw_cost(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw the planner's front of time against cost."""
+    return draw_front(axes, planner.plan(result["scenario"]), "cost")
+
+
+def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
+    """Draw the plans that no other beats, time against ``headroom`` or ``cost``, with the chosen one.
+
+    Parameters
+    ----------
+    axes : Axes
+        What to draw on.
+    answer : Mapping
+        The planner's.
+    against : str
+        Which front.
+    """
+    front = answer["fronts"][against]
+    key, label, scale = {
+        "headroom": ("headroom_bytes", "GiB left on each GPU", GIB),
+        "cost": ("dollars_per_update", "Dollars for 1,000 updates", 1e-3),
+    }[against]
+    seconds = [plan["update_seconds"] for plan in front]
+    others = [plan[key] / scale for plan in front]
+    axes.plot(seconds, others, color=THEME["accent"], marker="o", markersize=4, drawstyle="steps-post")
+    best = answer["best"]
+    if best:
+        axes.plot(best["update_seconds"], best[key] / scale, "*", color=THEME["over"], markersize=13, label="Chosen")
+        axes.legend(loc="best", fontsize="small")
+    axes.set_xlabel("Seconds an update")
+    axes.set_ylabel(label)
+    columns = ("Seconds an update", label, "GPUs", "Strategy", "Micro-batch", "Passes", "Checkpointing")
+    rows = [
+        (
+            f"{plan['update_seconds']:.4g}",
+            f"{other:.3g}",
+            plan["layout"]["data"] * plan["layout"]["tensor"] * plan["layout"]["pipeline"] * plan["layout"]["context"],
+            STRATEGY_LABELS[plan["layout"]["strategy"]],
+            plan["micro_batch"],
+            plan["accumulation_steps"],
+            plan["settings"]["checkpointing"],
+        )
+        for plan, other in zip(front, others, strict=True)
+    ]
+    return Words(f"Plans: time against {against}", answer["text"], columns, rows)
+
+
+PLAN_FIGURES: Final = {
+    "tradeoff": Kind(draw_tradeoff, 320, "convergence"),
+    "quality": Kind(draw_quality, 320, "convergence"),
+    "speed-up": Kind(draw_speed_up, 320, "scaling"),
+    "strategies": Kind(draw_strategies, 260, "scaling"),
+    "plans-headroom": Kind(draw_headroom, 300, "plan"),
+    "plans-cost": Kind(draw_cost, 300, "plan"),
+}
+"""The plan's figures by name."""

@@ -1,0 +1,81 @@
+"""The plan's figures draw every case and say what they show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from calc import plan_plots, planner, plots
+from calc.evaluation import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from calc.plots import Words
+
+TEXT = {
+    "model": "llama-3.2-1b",
+    "gpu": "h100-sxm-80gb",
+    "precision": "bf16",
+    "gpus": 8,
+    "global_batch": 256,
+    "sequence_length": 2048,
+    "tokens": 2e10,
+    "parallelism": {"strategy": "fsdp"},
+}
+IMAGES = {"model": "resnet50", "gpu": "rtx-4090-24gb", "dataset": "CIFAR-10", "global_batch": 256}
+
+
+def fill(draw: Callable[..., Words], *arguments: Any) -> Words:
+    figure = Figure()
+    words = draw(figure.subplots(), *arguments)
+    figure.draw_without_rendering()
+    assert words.title
+    assert words.text
+    assert all(len(row) == len(words.columns) for row in words.rows)
+    return words
+
+
+@pytest.mark.parametrize("given", [TEXT, IMAGES], ids=["tokens", "samples"])
+def test_tradeoff(given: dict[str, Any]) -> None:
+    words = fill(plan_plots.draw_tradeoff, evaluate(given), {})
+    assert len(words.rows) > 5
+
+
+def test_quality_shows_points_as_published() -> None:
+    words = fill(plan_plots.draw_quality, evaluate(IMAGES), {})
+    assert any(row[1:3] == (4096, 10.57) for row in words.rows)
+    assert all(row[4] for row in words.rows)
+
+
+def test_no_study_is_said() -> None:
+    result = evaluate(IMAGES)
+    result["convergence"] |= {"generalization": [], "critical_batch": None}
+    assert fill(plan_plots.draw_quality, result, {}).rows == ()
+    assert fill(plan_plots.draw_tradeoff, result, {}).rows == ()
+
+
+def test_speed_up_and_strategies() -> None:
+    result = evaluate(TEXT)
+    assert [row[0] for row in fill(plan_plots.draw_speed_up, result, {}).rows][:4] == [1, 2, 4, 8]
+    rows = fill(plan_plots.draw_strategies, result, {}).rows
+    assert [row[0] for row in rows] == ["DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3", "FSDP"]
+
+
+@pytest.mark.parametrize("name", plan_plots.PLAN_FIGURES)
+def test_every_figure_is_drawn_by_its_name(name: str) -> None:
+    drawn = plots.draw(name, TEXT, 640)
+    assert drawn["svg"].startswith("<svg")
+    assert drawn["table"]["columns"]
+
+
+def test_one_gpu_has_no_speed_up() -> None:
+    assert plots.draw("speed-up", IMAGES, 640) == {}
+
+
+@pytest.mark.parametrize("against", ["headroom", "cost"])
+def test_fronts(against: str) -> None:
+    answer = planner.plan(TEXT)
+    assert len(fill(plan_plots.draw_front, answer, against).rows) == len(answer["fronts"][against])
