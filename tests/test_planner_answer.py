@@ -77,6 +77,7 @@ def test_the_plan_is_a_scenario_that_fits() -> None:
     assert best["micro_batch"] <= result["max_micro_batch"]
     assert best["micro_batch"] * best["accumulation_steps"] * best["layout"]["data"] == 128
     assert best["headroom_bytes"] > 0
+    assert best["reserved_bytes"] == result["memory"]["peak_reserved_bytes"]
     assert "samples at a time" in found["text"]
 
 

@@ -81,8 +81,8 @@ def scenario_of(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     return filled
 
 
-def checked_best(scenario: Scenario, found: Candidates, objective: Objective) -> Plan | None:
-    """Pick the best plan that the allocator's replay confirms; refused ones are struck out."""
+def checked_best(scenario: Scenario, found: Candidates, objective: Objective) -> tuple[Plan, int] | None:
+    """Pick the best plan that the allocator's replay confirms, with what it reserves; refused ones are struck out."""
     feasible = found.feasible.copy()
     narrowed = replace(found, feasible=feasible)
     for _ in range(_CHECKS):
@@ -91,11 +91,7 @@ def checked_best(scenario: Scenario, found: Candidates, objective: Objective) ->
             return None
         result = evaluate(scenario_of(scenario, plan))
         if plan.micro_batch <= result["max_micro_batch"]:
-            return replace(
-                plan,
-                memory_bytes=result["memory"]["peak_reserved_bytes"],
-                headroom_bytes=found.machine.limit_bytes - result["memory"]["peak_reserved_bytes"],
-            )
+            return plan, result["memory"]["peak_reserved_bytes"]
         recipe = next(i for i, recipe in enumerate(found.recipes) if recipe.settings == plan.settings)
         layout = found.layouts.index(plan.layout)
         feasible[recipe, layout, found.micro_batches > result["max_micro_batch"]] = False
@@ -182,7 +178,8 @@ def plan(
     Returns
     -------
     dict
-        ``best`` (None where nothing fits), its ``scenario`` and ``text``; ``fronts`` of time against memory
+        ``best`` (None where nothing fits) with the ``reserved_bytes`` that the allocator's replay confirms, its
+        ``scenario`` and ``text``; ``fronts`` of time against memory
         and against cost; ``candidates`` scored and ``feasible``.
 
     Raises
@@ -211,12 +208,13 @@ def plan(
         deadline_hours * cost.SECONDS_PER_HOUR / updates if deadline_hours else None,
         budget_dollars / updates if budget_dollars else None,
     )
-    chosen = checked_best(scenario, met, wanted)
+    confirmed = checked_best(scenario, met, wanted)
+    chosen, reserved_bytes = confirmed or (None, None)
     return {
         "candidates": found.count,
         "feasible": int(met.feasible.sum()),
         "objective": wanted.value,
-        "best": chosen.as_dict() if chosen else None,
+        "best": chosen.as_dict() | {"reserved_bytes": reserved_bytes} if chosen else None,
         "scenario": scenario_of(scenario, chosen) if chosen else None,
         "text": in_words(scenario, chosen, wanted, _other_kind(met, chosen))
         if chosen
