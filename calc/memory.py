@@ -222,20 +222,36 @@ class _Shares(NamedTuple):
 WHOLE = _Shares(1, 1, 1, 1, None, 0, 0)
 
 
+def _fullest_stage(profile: Profile, parts: Division, stages: int) -> tuple[float, float]:
+    """Shares of activations and logits on the pipeline stage that holds the most of them.
+
+    The first holds as many micro-batches as there are stages, so its share of the layers is undone, and no logits; the
+    last holds one micro-batch and the logits (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3).
+    """
+    if stages == 1:
+        return parts.activations, parts.logits_and_loss
+    kept = profile.kept_for_backward
+    sizes = [nbytes * copies for nbytes, copies in zip(profile.per_sample, profile.copies, strict=True)]
+    layers = parts.activations * sum(sizes[storage] for storage in kept if profile.labels[storage] != "logits")
+    logits = parts.logits_and_loss * sum(n for n, label in zip(sizes, profile.labels, strict=True) if label == "logits")
+    if layers >= layers / stages + logits:
+        return parts.activations, 0.0
+    return parts.activations / stages, parts.logits_and_loss
+
+
 @lru_cache(maxsize=256)
 def _shares(step: ReplayedStep, layout: Layout) -> _Shares:
     parts = _division(step, layout)
     profile = step.profile
     kept = profile.kept_for_backward
-    # The first pipeline stage holds as many micro-batches as there are stages: the layers' share is undone.
-    layers = parts.activations
+    layers, logits = _fullest_stage(profile, parts, layout.pipeline)
 
     def share(storage: int) -> float:
         if storage in profile.gradients:
             return parts.gradients
         label = profile.labels[storage]
         if label == "logits":
-            return parts.logits_and_loss
+            return logits
         if label == "casts":
             return parts.casts
         return layers if storage in kept else parts.pass_temporaries

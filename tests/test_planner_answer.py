@@ -35,8 +35,8 @@ def test_bytes_agree_with_the_replay_of_the_same_layout(given: dict[str, Any]) -
     errors = []
     for index in np.random.default_rng(0).choice(known, 150, replace=False):
         plan = found.plan(int(index))
-        if plan.layout.pipeline > 1:
-            continue
+        if plan.accumulation_steps < plan.layout.pipeline:
+            continue  # the replay does not know that so few passes fill no pipeline
         divided = parse(answer.scenario_of(scenario, plan))
         peak = step_memory(divided, gradients_kept=True).requested_peak(plan.micro_batch)
         errors.append(abs(plan.memory_bytes / peak - 1))
