@@ -13,7 +13,6 @@ from calc.architectures.decoders import activation
 from calc.architectures.images import classification_loss, drop_path, image_batch, stochastic_depth
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm
-from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,37 +63,12 @@ class ResponseNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         tape = x.tape
-        norms = _vector_norm(x, self.width)
-        norms = _ratio(norms, ops.shift(ops.mean_last(norms, 1)))
+        norms = ops.vector_norm(x, self.width)
+        norms = ops.divide(norms, ops.shift(ops.mean_last(norms, 1)))
         scaled = ops.mul(x, norms)
         scaled = ops.mul(tape.parameter(self.weight), scaled)
         scaled = ops.add(scaled, tape.parameter(self.bias))
         return ops.add(scaled, x)
-
-
-def _vector_norm(x: Tensor, width: int) -> Tensor:
-    """``linalg.vector_norm`` over all positions: keeps input and result, fp32 under autocast."""
-    tape = x.tape
-    dtype = x.dtype if tape.autocast is None else Dtype.FP32
-    if tape.recording and x.requires_grad:
-        tape.saves()
-    out = tape.empty((width,), dtype, batched=True)
-    tape.kernel([x], [out])
-    kept = (x.data, out.data)
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        ratio = tape.like(kept[0], dtype)
-        tape.kernel([kept[0], kept[1]], [ratio])
-        result = tape.like(ratio)
-        tape.kernel([ratio, grad], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
-
-
-def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """``a / b``: keeps both; small here, so the backward's temporaries are left out."""
-    return ops.mul(a, b)
 
 
 class Block:
@@ -119,7 +93,8 @@ class Block:
 
     def __call__(self, x: Tensor) -> Tensor:
         branch = self.norm(_as_tokens(self.conv(x)))
-        branch = activation(self.act, self.up(branch))
+        branch = self.up(branch)
+        branch = activation(self.act, branch)
         if self.response is not None:
             branch = self.response(branch)
         branch = self.down(branch)

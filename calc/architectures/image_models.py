@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, vision_transformers
+from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, swin, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -23,5 +23,6 @@ IMAGE_MODELS: dict[str, Architecture] = {
     **dict.fromkeys(resnet.VARIANTS, resnet.ResNet),
     **dict.fromkeys(shufflenet.CHANNELS, shufflenet.ShuffleNet),
     **dict.fromkeys(plain.SQUEEZENET_POOLS, plain.squeezenet),
+    **dict.fromkeys(swin.VARIANTS, swin.Swin),
     **dict.fromkeys(plain.VGG_NAMES, plain.vgg),
 }

@@ -187,6 +187,58 @@ def power(x: Tensor) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """``a / b``: keeps both where ``b`` has a gradient, which takes a quotient, its quotient and a negation to make."""
+    tape = a.tape
+    shape = _broadcast(a, b)
+    kept_a = a.data if b.requires_grad else None
+    kept_b = b.data
+    if tape.recording and (a.requires_grad or b.requires_grad):
+        tape.saves()
+    out = tape.empty(shape.shape, _promoted(a, b), batched=shape.batched)
+    tape.kernel([a, b], [out])
+    a_trains = a.requires_grad
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_a = of_b = None
+        if a_trains:
+            of_a = tape.like(grad)
+            tape.kernel([grad, kept_b], [of_a])
+        if kept_a is not None:
+            once = tape.like(grad)
+            tape.kernel([kept_a, kept_b], [once])
+            twice = tape.like(grad)
+            tape.kernel([once, kept_b], [twice])
+            del once
+            negative = tape.like(grad)
+            tape.kernel([grad], [negative])
+            of_b = tape.like(grad)
+            tape.kernel([negative, twice], [of_b])
+        return [of_a, of_b]
+
+    return tape.record(out, [a, b], backward)
+
+
+def vector_norm(x: Tensor, groups: int) -> Tensor:
+    """``linalg.vector_norm``, one value for each of ``groups``: keeps input and result; fp32 under autocast."""
+    tape = x.tape
+    dtype = x.dtype if tape.autocast is None else Dtype.FP32
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.empty((groups,), dtype, batched=x.batched)
+    tape.kernel([x], [out])
+    kept = (x.data, out.data)
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        ratio = tape.like(kept[0], dtype)
+        tape.kernel([kept[0], kept[1]], [ratio])
+        result = tape.like(ratio)
+        tape.kernel([ratio, grad], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
 def mean_last(x: Tensor, groups: int, dtype: Dtype | None = None) -> Tensor:
     """``x.mean(-1, keepdim=True)``: keeps nothing; backward makes the broadcast gradient whole."""
     tape = x.tape
@@ -988,8 +1040,8 @@ def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     return tape.record(out, [x], backward)
 
 
-def resample(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
-    """``F.interpolate``: keeps nothing; backward makes a gradient of the input's size."""
+def refit(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
+    """Interpolation, padding, look-up by constant indices: keeps nothing; backward makes a gradient of the input's size."""
     tape = x.tape
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])
