@@ -98,7 +98,7 @@ OPERATION_SECONDS = 28e-6
 """Host time of one eager operation, forward or backward: dispatcher, autograd, the Python around it, the launch.
 
 This and the next three are measured: least absolute deviations over 136 runs on one H100 (torch 2.11, transformers
-5.17; tests/data/step_seconds_h100.json) in which the GPU waits for the host most of the time: their seconds over what
+5.17; catalog/measured.json) in which the GPU waits for the host most of the time: their seconds over what
 the step launches, holds and checkpoints. Leaving any one model out moves them by 15 % at most (the launch by 40 %); two
 runs of one scenario differ by up to 1.43 times. A faster host scales all four.
 """
@@ -169,8 +169,10 @@ class Machine:
         rates = self.peak_flops_per_second
         if itemsize == 4:
             return rates.get("tf32", rates["fp32"])
-        formats = [f for f in (*FORMATS_BY_PRECISION[precision], "bf16", "fp16") if f not in ("fp32", "tf32")]
-        return next((rates[f] for f in formats if f in rates), rates["fp32"])
+        if itemsize == 1:
+            return rates["fp8"]
+        formats = (*FORMATS_BY_PRECISION[precision], "bf16", "fp16")
+        return next((rates[f] for f in formats if f in rates and f in ("bf16", "fp16")), rates["fp32"])
 
 
 class _Product(NamedTuple):
@@ -302,15 +304,14 @@ def product_seconds(kernel: Kernel, micro_batch: int, machine: Machine, precisio
     if kernel.vector:
         flops = kernel.flops_per_sample * micro_batch + kernel.flops_fixed
         return flops / machine.peak_flops_per_second["fp32"]
+    peak = machine.peak(kernel.itemsize, precision)
     if kernel.fused is not Fused.NONE:
         blocks, keys = ceil(rows / ATTENTION_ROWS), ceil(kernel.columns / ATTENTION_KEYS)
         whole = blocks * ATTENTION_ROWS * keys * ATTENTION_KEYS / (rows * kernel.columns)
         tiles = matrices * blocks
         waves = ceil(tiles / machine.multiprocessors)
         computed = (kernel.flops_per_sample * micro_batch + kernel.flops_fixed) * whole
-        peak = machine.peak(kernel.itemsize, "bf16" if precision == "fp8" else precision)
         return computed * waves * machine.multiprocessors / tiles / (peak * _attention_share(kernel, machine))
-    peak = machine.peak(kernel.itemsize, precision)
     height, width, inner = (
         (kernel.columns, kernel.inner, rows) if kernel.contracts_rows else (rows, kernel.columns, kernel.inner)
     )
@@ -346,7 +347,7 @@ def _layout_share(kernel: Kernel, machine: Machine) -> float:
     aligned = gcd(kernel.columns * kernel.itemsize, kernel.inner * kernel.itemsize, ALIGNMENT_BYTES)
     if kernel.convolution or aligned == ALIGNMENT_BYTES:
         return share
-    return min(share, UNALIGNED_SHARE[aligned]) if machine.legacy_share < 1 else OTHER_UNALIGNED_SHARE
+    return min(share, UNALIGNED_SHARE[max(2, aligned)]) if machine.legacy_share < 1 else OTHER_UNALIGNED_SHARE
 
 
 def _attention_share(kernel: Kernel, machine: Machine) -> float:

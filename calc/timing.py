@@ -54,5 +54,5 @@ def utilization(scenario: Scenario, step: ReplayedStep, samples: int, passes: in
         return None
     machine = _machine(card)
     per_sample, fixed = model_flops(step.profile)
-    itemsize = 4 if scenario.precision in (Precision.FP32, Precision.TF32) else 2
+    itemsize = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP8: 1}.get(scenario.precision, 2)
     return mfu(per_sample * samples + fixed * passes, seconds, machine.peak(itemsize, str(scenario.precision)))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from calc.catalog.gpus import gpu
+from calc.catalog.measured import Run, measured
 from calc.errors import ScenarioError
 from calc.memory import ReplayedStep, replay
 from calc.optimizer_step import OptimizerStep, muon_flops
@@ -38,23 +39,21 @@ def work(given: dict[str, Any], gpu_id: str = "h100-sxm-80gb") -> tuple[Work, st
 
 
 @cache
-def measured() -> list[tuple[dict[str, Any], list[tuple[float, float, float]]]]:
-    """Each measured scenario that has a model, with (micro-batch, measured seconds, predicted seconds)."""
-    data = json.loads((DATA / "step_seconds_h100.json").read_text())
-    machine = Machine.of(gpu(data["gpu"]))
+def compared() -> list[tuple[Run, list[tuple[int, float, float]]]]:
+    """Each measured run whose model is known, with (micro-batch, measured seconds, predicted seconds)."""
     found = []
-    for run in data["runs"]:
+    for run in measured().runs:
         try:
-            step, precision = work(run["scenario"])
+            step, precision = work(dict(run.scenario))
         except ScenarioError:
             continue
-        points = [(b, seconds, step.time(b, machine, precision).seconds) for b, seconds in run["seconds"]]
+        points = [(s.micro_batch, s.step_seconds, step.time(s.micro_batch, H100, precision).seconds) for s in run.steps]
         found.append((run, points))
     return found
 
 
 def test_measured_steps_within_a_fifth_at_the_median_and_half_for_nine_in_ten() -> None:
-    errors = sorted(abs(got / want - 1) for _, points in measured() for _, want, got in points)
+    errors = sorted(abs(got / want - 1) for _, points in compared() for _, want, got in points)
     assert len(errors) > 240
     assert statistics.median(errors) < 0.12
     assert errors[int(0.9 * len(errors))] < 0.3
@@ -63,8 +62,8 @@ def test_measured_steps_within_a_fifth_at_the_median_and_half_for_nine_in_ten() 
 
 def test_no_family_is_far_off_at_the_median() -> None:
     by_family: dict[str, list[float]] = defaultdict(list)
-    for run, points in measured():
-        model = run["scenario"]["model"]
+    for run, points in compared():
+        model = run.scenario["model"]
         family = model if isinstance(model, str) else model["model_type"]
         by_family[family] += [got / want - 1 for _, want, got in points]
     for family, errors in by_family.items():
@@ -79,8 +78,8 @@ def knee(points: list[tuple[float, float]]) -> float:
 
 
 def test_knee_of_each_speed_curve_within_a_factor_of_two() -> None:
-    curves = [points for run, points in measured() if run["curve"]]
-    assert len(curves) == 7
+    curves = [points for _, points in compared() if len(points) >= 5]
+    assert len(curves) >= 7
     for points in curves:
         ratio = knee([(b, got) for b, _, got in points]) / knee([(b, want) for b, want, _ in points])
         assert 0.5 < ratio < 2
@@ -146,13 +145,13 @@ def test_model_flops_are_six_a_parameter_and_token_and_attention() -> None:
 
 
 def test_recomputation_takes_about_a_third_more() -> None:
-    """Korthikanti et al. 2022, arXiv:2205.05198: 36 to 39 % of a step's time; 33 % of its operations."""
+    """20 to 25 % less throughput (Stas Bekman, ml-engineering) to 39 % more time (Korthikanti et al. 2022, table 4)."""
     given = {"model": "llama-2-7b", "task": "causal-lm", "sequence_length": 2048, "precision": "bf16"}
     seconds = []
     for checkpointing in ("none", "full"):
         step, precision = work({**given, "checkpointing": checkpointing, "optimizer": "adamw-fused"})
         seconds.append(step.time(16, H100, precision).seconds)
-    assert 1.28 < seconds[1] / seconds[0] < 1.40
+    assert 1 / 0.80 <= seconds[1] / seconds[0] <= 1.39
 
 
 def optimizer_step(optimizer: Optimizer, precision: Precision = Precision.FP32) -> OptimizerStep:
