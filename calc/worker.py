@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from calc.advice import advise, ways_to_fit
+from calc.catalog import published
 from calc.comparison import compare
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 from calc.export import exports_of
+from calc.scaling.published import comparison
 
 __export__ = ["evaluate", "figure", "hello", "later", "load_figures"]
 
@@ -28,6 +30,11 @@ LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "planner": _plan,
+    "published": lambda _scenario: {
+        "scaling": comparison(),
+        "speeds": published.training_speeds(),
+        "critical_batches": published.critical_batches(),
+    },
     "comparison": lambda given: compare(given.get("scenarios") or [], evaluate_scenario),
     "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),
 }
