@@ -245,7 +245,7 @@ def test_time_grows_linearly_with_the_candidates() -> None:
             best = min(best, (time.perf_counter() - started) / found.count)
         return best
 
-    assert seconds_each(512) < 2 * seconds_each(128)
+    assert seconds_each(512) < 3 * seconds_each(128)
 
 
 def test_strategies_are_all_tried() -> None:
