@@ -100,6 +100,18 @@ class ComposedLayerNorm:
         return ops.cast(ops.mul(ops.cast(tape.parameter(self.weight), Dtype.FP32), x), dtype)
 
 
+class NormOfEachHead:
+    """A LayerNorm without bias for every head, and their results joined (StableLmLayerNormPerHead)."""
+
+    def __init__(self, build: Build, name: str, heads: int, width: int) -> None:
+        self.norms = [LayerNorm(build, f"{name}.norms.{i}", width, bias=False) for i in range(heads)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tokens, heads, width = x.shape
+        parts = ops.split(x, [(tokens, width)] * heads)
+        return ops.cat([norm_of_head(part) for norm_of_head, part in zip(self.norms, parts, strict=True)]).view(*x.shape)
+
+
 # ---- positions
 
 

@@ -17,6 +17,7 @@ from calc.architectures.decoder_parts import (
     FusedGatedMLP,
     GatedMLP,
     NormKind,
+    NormOfEachHead,
     PlainMLP,
     Rotary,
     RotaryTables,
@@ -85,9 +86,8 @@ class Options:
     """The one product's result is cut within each head (GPT-NeoX), not into three slices."""
     out_name: str = "o_proj"
     query_norm: str | None = None
-    """Normalization of queries and keys: ``head`` (each head's values) or ``whole``."""
-    query_norm_kind: NormKind | None = None
-    """Where it is another one than the block's."""
+    """Normalization of queries and keys: ``head`` (each head's values), ``each-head`` (by a module of its own) or
+    ``whole``."""
     query_norm_per_head: bool = False
     """Each head has its own weight."""
     query_scaled: bool = False
@@ -142,11 +142,8 @@ class Attention:
             self.v = linear("v_proj", o.hidden, narrow, bias=o.query_bias)
         self.o = linear(o.out_name, wide, o.hidden, bias=o.out_bias)
         if o.query_norm is not None:
-            kind = o.query_norm_kind or o.norm
-            per_head = o.head_width if o.query_norm == "head" else 0
-            heads = (o.heads, o.key_heads) if o.query_norm_per_head else (1, 1)
-            self.q_norm = norm(build, kind, "q_norm", per_head or wide, heads=heads[0])
-            self.k_norm = norm(build, kind, "k_norm", per_head or narrow, heads=heads[1])
+            self.q_norm = self._query_norm(build, "q_norm", o.heads)
+            self.k_norm = self._query_norm(build, "k_norm", o.key_heads)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         o = self.options
@@ -172,13 +169,20 @@ class Attention:
         del held
         return ops.dropout(out, o.branch_dropout)
 
+    def _query_norm(self, build: Build, name: str, heads: int) -> Callable[[Tensor], Tensor]:
+        o = self.options
+        if o.query_norm == "each-head":
+            return NormOfEachHead(build, name, heads, o.head_width)
+        width = o.head_width if o.query_norm == "head" else heads * o.head_width
+        return norm(build, o.norm, name, width, heads=heads if o.query_norm_per_head else 1)
+
     def _separate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         o = self.options
         tokens = x.shape[0]
         q_shape, k_shape = (tokens, o.heads, o.head_width), (tokens, o.key_heads, o.head_width)
         if o.query_norm == "whole":
             q, k = self.q_norm(self.q(x)), self.k_norm(self.k(x))
-        elif o.query_norm == "head":
+        elif o.query_norm is not None:
             q = self.q_norm(self.q(x).view(*q_shape))
             k = self.k_norm(self.k(x).view(*k_shape))
         else:

@@ -203,3 +203,130 @@ def olmo2(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Norms after each branch, and over all queries and all keys; OLMo 3 adds windowed layers."""
     options = replace(_wide_tables(config), order=Order.POST, norm=NormKind.RMS_WEIGHT_FIRST, query_norm="whole")
     return Decoder(build, options)
+
+
+def olmo3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """OLMo 2 with windowed layers, and rotary tables for each layer type."""
+    options = replace(
+        _wide_tables(config),
+        order=Order.POST,
+        norm=NormKind.RMS_WEIGHT_FIRST,
+        query_norm="whole",
+        rotary_kinds=len(set(config["layer_types"])),
+    )
+    return Decoder(build, options)
+
+
+def cohere(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Attention and feed-forward share a composed LayerNorm; rotation in fp32; scaled logits."""
+    return Decoder(build, replace(_cohere(config), query_norm="head" if config["use_qk_norm"] else None))
+
+
+def _cohere(config: Mapping[str, Any]) -> Options:
+    options = usual(config)
+    return replace(
+        options,
+        order=Order.PARALLEL,
+        norm=NormKind.LAYER_COMPOSED,
+        rotary=Rotary(options.head_width, wide_inputs=True),
+        query_norm_per_head=True,
+        logits_scaled=True,
+    )
+
+
+def cohere2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Cohere with windowed layers, the only ones with positions."""
+    options = _cohere(config)
+    return Decoder(build, replace(options, rotary_layers=options.windowed_layers))
+
+
+def granite(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Llama with embeddings, branches and logits multiplied by numbers."""
+    options = replace(usual(config), embedding_product=True, residual_scaled=True, logits_scaled=True)
+    return Decoder(build, options)
+
+
+def helium(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Interleaved rotation, norms that multiply by the weight in fp32."""
+    options = usual(config)
+    rotary = Rotary(options.head_width, tables_per_layer=True)
+    return Decoder(build, replace(options, norm=NormKind.RMS_WEIGHT_FIRST, rotary=rotary, out_bias=False))
+
+
+def glm(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Partly and interleaved rotation; gate and up in one product."""
+    return Decoder(build, replace(_cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated"))
+
+
+def glm4(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """GLM with norms after each branch, too."""
+    options = replace(_cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated", order=Order.SANDWICH)
+    return Decoder(build, options)
+
+
+def ernie(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Interleaved rotation by fp32 tables, one switch for all biases."""
+    bias = config["use_bias"]
+    options = usual(config)
+    rotary = Rotary(options.head_width, wide_tables=True, tables_per_layer=True)
+    options = replace(options, rotary=rotary, query_bias=bias, out_bias=bias, mlp_bias=bias, attention_dropout=0.0)
+    return Decoder(build, options)
+
+
+def seed_oss(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Llama with dropout behind each branch."""
+    dropout = config["residual_dropout"]
+    options = replace(
+        usual(config), out_bias=config["attention_out_bias"], branch_dropout=dropout, mlp_dropout=dropout
+    )
+    return Decoder(build, options)
+
+
+def arcee(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Llama with an ungated feed-forward."""
+    return Decoder(build, replace(usual(config), mlp="plain"))
+
+
+def nemotron(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """LayerNorm with one plus its weight, partly rotated heads, squared ReLU without a gate."""
+    return Decoder(build, replace(_cut(config), norm=NormKind.LAYER_PLUS_ONE, mlp="plain"))
+
+
+def smollm3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Llama with layers that have no positions."""
+    windowed = config["use_sliding_window"]
+    options = usual(config)
+    layers = tuple(bool(rope) for rope in config["no_rope_layers"])
+    return Decoder(build, replace(options, rotary_layers=layers, window=options.window if windowed else None))
+
+
+def stablelm(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """LayerNorm, partly rotated heads, side by side where the configuration says so."""
+    options = replace(
+        _cut(config, holds_parts=True),
+        order=Order.PARALLEL if config["use_parallel_residual"] else Order.PRE,
+        norm=NormKind.LAYER,
+        query_bias=config["use_qkv_bias"],
+        out_bias=False,
+        query_norm="each-head" if config["qk_layernorm"] else None,
+        mlp_dropout=config["hidden_dropout"],
+    )
+    return Decoder(build, options)
+
+
+def starcoder2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """LayerNorm and an ungated feed-forward, one switch for all biases, windowed attention."""
+    bias, dropout = config["use_bias"], config["residual_dropout"]
+    options = replace(
+        usual(config),
+        norm=NormKind.LAYER,
+        query_bias=bias,
+        out_bias=bias,
+        mlp="plain",
+        mlp_names=("c_fc", "c_proj"),
+        mlp_bias=bias,
+        branch_dropout=dropout,
+        mlp_dropout=dropout,
+        embedding_dropout=config["embedding_dropout"],
+    )
+    return Decoder(build, options)
