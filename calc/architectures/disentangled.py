@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.encoders import POSITION_BYTES, MaskedLanguageHead, PostNormBlock, masked_lm_loss
-from calc.architectures.decoders import activation
+from calc.architectures.activations import activation
 from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, Embedding, LayerNorm

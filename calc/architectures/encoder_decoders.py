@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.attention import attend
-from calc.architectures.decoders import activation
+from calc.architectures.activations import activation
 from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.attention import attend
-from calc.architectures.decoders import activation
+from calc.architectures.activations import activation
+from calc.architectures.decoder_parts import Rotary, RotaryTables, rotary_buffers, rotate
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
 from calc.replay.ops import Heads
@@ -115,23 +116,36 @@ class MaskedLanguageHead:
     """Dense, activation, LayerNorm, product with the token table and its bias (BertLMPredictionHead)."""
 
     def __init__(
-        self, build: Build, hidden: int, width: int, vocabulary: int, *, act: str, table: Parameter | None
+        self,
+        build: Build,
+        hidden: int,
+        width: int,
+        vocabulary: int,
+        *,
+        act: str,
+        table: Parameter | None,
+        dense_bias: bool = True,
+        norm_bias: bool = True,
+        decoder_bias: bool = True,
     ) -> None:
         self.act = act
-        self.dense = build.linear("transform.dense", hidden, width)
-        self.norm = LayerNorm(build, "transform.LayerNorm", width)
+        self.dense = build.linear("transform.dense", hidden, width, bias=dense_bias)
+        self.norm = LayerNorm(build, "transform.LayerNorm", width, bias=norm_bias)
         with build.without_adapters():
-            self.decoder = build.linear("decoder", width, vocabulary, tied=table)
+            self.decoder = build.linear("decoder", width, vocabulary, bias=decoder_bias, tied=table)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.decoder(self.norm(activation(self.act, self.dense(x))))
 
 
-def masked_lm_loss(tape: Tape, hidden: Tensor, head: MaskedLanguageHead) -> Tensor:
-    """Logits and cross-entropy over every position: labels outside the mask are ignored, not left out."""
+def masked_lm_loss(tape: Tape, hidden: Tensor, head: MaskedLanguageHead, *, wide: bool = False) -> Tensor:
+    """Logits and cross-entropy over every position: labels outside the mask are ignored, not left out.
+
+    ``wide``: the loss is taken of an fp32 copy of the logits (loss_utils.py, ForMaskedLMLoss).
+    """
     with tape.within("logits"):
         logits = head(hidden)
-        return ops.cross_entropy(logits)
+        return ops.cross_entropy(ops.cast(logits, Dtype.FP32) if wide else logits)
 
 
 class Bert:
@@ -194,3 +208,105 @@ class DistilBert:
         x = self.embeddings(tape, shape.sequence_length)
         x = self.blocks(tape, x)
         return masked_lm_loss(tape, x, self.head)
+
+
+class ModernBertBlock:
+    """Pre-norm attention over everything or a window, and a gated MLP, both from fused products (ModernBertEncoderLayer).
+
+    The first block has no norm before its attention: the embeddings' own is just behind it.
+    """
+
+    def __init__(self, build: Build, config: Mapping[str, Any], kind: str, *, first: bool) -> None:
+        hidden, inner, bias = config["hidden_size"], config["intermediate_size"], config["norm_bias"]
+        self.kind = kind
+        self.attention = build.attention
+        self.heads = config["num_attention_heads"]
+        self.inner = inner
+        self.act = config["hidden_activation"]
+        self.attention_dropout, self.mlp_dropout = config["attention_dropout"], config["mlp_dropout"]
+        self.norm_1 = None if first else LayerNorm(build, "attn_norm", hidden, bias=bias)
+        self.qkv = build.linear("Wqkv", hidden, 3 * hidden, bias=config["attention_bias"], attention=True)
+        self.out = build.linear("Wo", hidden, hidden, bias=config["attention_bias"], attention=True)
+        self.norm_2 = LayerNorm(build, "mlp_norm", hidden, bias=bias)
+        self.up = build.linear("Wi", hidden, 2 * inner, bias=config["mlp_bias"])
+        self.down = build.linear("Wo", inner, hidden, bias=config["mlp_bias"])
+
+    def __call__(self, x: Tensor, *, masks: Mapping[str, Tensor | None], tables: Mapping[str, RotaryTables]) -> Tensor:
+        tape = x.tape
+        with tape.within("attention"):
+            attended = self._attend(self.norm_1(x) if self.norm_1 is not None else x, masks[self.kind], tables[self.kind])
+            x = ops.add(x, attended)
+        with tape.within("mlp"):
+            x = ops.add(x, self._mlp(self.norm_2(x)))
+            del attended
+            return x
+
+    def _attend(self, x: Tensor, mask: Tensor | None, tables: RotaryTables) -> Tensor:
+        tokens, width = x.shape[0], x.shape[1] // self.heads
+        q, k, v = ops.split(self.qkv(x), [(tokens, self.heads, width)] * 3)
+        q, k, _ = rotate(q, k, tables, Rotary(width, wide_inputs=True))
+        heads = Heads(self.heads, self.heads, width, width, tokens, tokens, causal=False)
+        out = attend(self.attention, q, k, v, heads, dropout=self.attention_dropout, mask=mask)
+        out = ops.dropout(self.out(out), self.attention_dropout)
+        del q, k, v
+        return out
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        entered, gate = ops.split(self.up(x), [(x.shape[0], self.inner)] * 2)
+        return self.down(ops.dropout(ops.mul(activation(self.act, entered), gate), self.mlp_dropout))
+
+
+class ModernBert:
+    """ModernBertForMaskedLM: rotary positions, most blocks attend within a window."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, bias = config["hidden_size"], config["norm_bias"]
+        self.attention = build.attention
+        self.dropout = config["embedding_dropout"]
+        self.half_window = config["local_attention"] // 2
+        self.width = hidden // config["num_attention_heads"]
+        self.tokens = Embedding(build, "tok_embeddings", config["vocab_size"], hidden)
+        self.embedding_norm = LayerNorm(build, "embeddings.norm", hidden, bias=bias)
+        kinds = config["layer_types"]
+        self.kinds = sorted(set(kinds))
+        for _ in self.kinds:
+            rotary_buffers(build, self.width)
+        self.first = Blocks(build, kinds[:1], lambda i: ModernBertBlock(build, config, kinds[i], first=True))
+        self.blocks = Blocks(build, kinds[1:], lambda i: ModernBertBlock(build, config, kinds[i + 1], first=False))
+        self.norm = LayerNorm(build, "final_norm", hidden, bias=bias)
+        table = self.tokens.weight if config["tie_word_embeddings"] else None
+        self.head = MaskedLanguageHead(
+            build,
+            hidden,
+            hidden,
+            config["vocab_size"],
+            act=config["classifier_activation"],
+            table=table,
+            dense_bias=config["classifier_bias"],
+            norm_bias=bias,
+            decoder_bias=config["decoder_bias"],
+        )
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        for _ in ("ids", "labels"):
+            tape.batch_input((shape.sequence_length,), Dtype.INT64)
+        x = self._encode(tape, shape.sequence_length)
+        return masked_lm_loss(tape, x, self.head, wide=True)
+
+    def _encode(self, tape: Tape, tokens: int) -> Tensor:
+        with tape.within("embeddings"):
+            x = ops.dropout(self.embedding_norm(self.tokens(tape, tokens)), self.dropout)
+        with tape.within("attention"):
+            masks = {"full_attention": None, "sliding_attention": self._window_mask(tape, tokens, x.dtype)}
+            tables = {kind: RotaryTables(tape, tokens, Rotary(self.width), x.dtype) for kind in self.kinds}
+        x = self.first(tape, x, masks=masks, tables=tables)
+        x = self.blocks(tape, x, masks=masks, tables=tables)
+        with tape.within("final norm"):
+            return self.norm(x)
+
+    def _window_mask(self, tape: Tape, tokens: int, dtype: Dtype) -> Tensor | None:
+        """The mask of a window that is shorter than the sequence, one for all blocks (sdpa_mask, eager_mask)."""
+        if tokens < self.half_window or self.attention == "flash-attention-2":
+            return None
+        pairs = tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
+        return tape.empty((1, tokens, tokens), dtype, batched=True) if self.attention == "eager" else pairs
