@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, swin, vision_transformers
+from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, swin, swin_hugging_face, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -13,6 +13,7 @@ IMAGE_MODELS: dict[str, Architecture] = {
     "convnext": convnext.hugging_face_convnext,
     "convnextv2": convnext.hugging_face_convnext,
     "deit": vision_transformers.deit,
+    "swin": swin_hugging_face.Swin,
     "vit": vision_transformers.ImageClassifier,
     "alexnet": plain.alexnet,
     **dict.fromkeys(convnext.VARIANTS, convnext.torchvision_convnext),
