@@ -24,8 +24,8 @@ _EXPERTS_EACH_KEYS = ("num_experts_per_tok", "num_selected_experts", "moe_topk")
 
 
 def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first of some keys that a configuration has; 0 where it has none."""
-    return next((int(config[key]) for key in keys if config.get(key)), 0)
+    """Return the first of some keys that a configuration has as one number; 0 where it has none."""
+    return next((config[key] for key in keys if config.get(key) and isinstance(config[key], int)), 0)
 
 
 def workload_of(
