@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from calc.architectures.model import Shape
-    from calc.replay.layers import Build
+    from calc.replay.layers import Build, Linear
     from calc.replay.tape import Parameter, Tape, Tensor
 
 POSITION_BYTES = 8
@@ -148,35 +148,60 @@ def masked_lm_loss(tape: Tape, hidden: Tensor, head: MaskedLanguageHead, *, wide
         return ops.cross_entropy(ops.cast(logits, Dtype.FP32) if wide else logits)
 
 
-class Bert:
-    """BertForMaskedLM, and RobertaForMaskedLM and its kin, which differ in their positions."""
+class MaskedEncoder:
+    """Embeddings, blocks and a masked-language head: what BERT's kin are made of, each with its own parts.
+
+    ``projection`` widens embeddings that are narrower than the blocks.
+    """
+
+    embeddings: TokenEmbeddings
+    projection: Linear | None = None
+    blocks: Blocks
+    head: MaskedLanguageHead
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        x = self.embeddings(tape, shape.sequence_length)
+        if self.projection is not None:
+            with tape.within("embeddings"):
+                x = self.projection(x)
+        x = self.blocks(tape, x)
+        return masked_lm_loss(tape, x, self.head)
+
+
+def _bert_block(build: Build, config: Mapping[str, Any], *, ffn_dropout: float | None = None) -> PostNormBlock:
+    hidden, dropout = config["hidden_size"], config["hidden_dropout_prob"]
+    attention = SelfAttention(
+        build,
+        hidden,
+        config["num_attention_heads"],
+        dropout=config["attention_probs_dropout_prob"],
+        names=("query", "key", "value", "dense"),
+    )
+    return PostNormBlock(
+        build,
+        attention,
+        hidden,
+        config["intermediate_size"],
+        act=config["hidden_act"],
+        dropout=dropout if ffn_dropout is None else ffn_dropout,
+        attention_output_dropout=dropout,
+    )
+
+
+class Bert(MaskedEncoder):
+    """BertForMaskedLM and ElectraForMaskedLM, whose embeddings may be narrower; RoBERTa and its kin differ in positions."""
 
     own_positions = False
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
         hidden, act, dropout = config["hidden_size"], config["hidden_act"], config["hidden_dropout_prob"]
-        self.embeddings = TokenEmbeddings(build, config, hidden, dropout=dropout, own_positions=self.own_positions)
-
-        def block(_: int) -> PostNormBlock:
-            attention = SelfAttention(
-                build,
-                hidden,
-                config["num_attention_heads"],
-                dropout=config["attention_probs_dropout_prob"],
-                names=("query", "key", "value", "dense"),
-            )
-            return PostNormBlock(
-                build, attention, hidden, config["intermediate_size"], act=act, dropout=dropout, attention_output_dropout=dropout
-            )
-
-        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], block)
+        width = config.get("embedding_size", hidden)
+        self.embeddings = TokenEmbeddings(build, config, width, dropout=dropout, own_positions=self.own_positions)
+        if width != hidden:
+            self.projection = build.linear("embeddings_project", width, hidden)
+        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], lambda _: _bert_block(build, config))
         table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
-        self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act=act, table=table)
-
-    def loss(self, tape: Tape, shape: Shape) -> Tensor:
-        x = self.embeddings(tape, shape.sequence_length)
-        x = self.blocks(tape, x)
-        return masked_lm_loss(tape, x, self.head)
+        self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
 
 
 class Roberta(Bert):
@@ -185,7 +210,24 @@ class Roberta(Bert):
     own_positions = True
 
 
-class DistilBert:
+class Albert(MaskedEncoder):
+    """AlbertForMaskedLM: groups of layers whose parameters all layers of the group share."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, width, act = config["hidden_size"], config["embedding_size"], config["hidden_act"]
+        self.embeddings = TokenEmbeddings(build, config, width, dropout=config["hidden_dropout_prob"])
+        self.projection = build.linear("embedding_hidden_mapping_in", width, hidden)
+        layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
+        made = [
+            [_bert_block(build, config, ffn_dropout=0.0) for _ in range(config["inner_group_num"])] for _ in range(groups)
+        ]
+        kinds = [(layer * groups // layers, inner) for layer in range(layers) for inner in range(len(made[0]))]
+        self.blocks = Blocks(build, kinds, lambda i: made[kinds[i][0]][kinds[i][1]])
+        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
+        self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
+
+
+class DistilBert(MaskedEncoder):
     """DistilBertForMaskedLM."""
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
@@ -203,11 +245,6 @@ class DistilBert:
         self.blocks = Blocks(build, ["layer"] * config["n_layers"], block)
         table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
         self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act=act, table=table)
-
-    def loss(self, tape: Tape, shape: Shape) -> Tensor:
-        x = self.embeddings(tape, shape.sequence_length)
-        x = self.blocks(tape, x)
-        return masked_lm_loss(tape, x, self.head)
 
 
 class ModernBertBlock:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: dict[str, Architecture] = {
     "arcee": llama_like.arcee,
+    "albert": encoders.Albert,
     "bart": encoder_decoders.Bart,
     "bert": encoders.Bert,
     "blenderbot": encoder_decoders.Bart,
@@ -20,6 +21,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cohere2": llama_like.cohere2,
     "deberta-v2": disentangled.DebertaV2,
     "distilbert": encoders.DistilBert,
+    "electra": encoders.Bert,
     "ernie4_5": llama_like.ernie,
     "gemma": llama_like.gemma,
     "gemma2": llama_like.gemma2,
