@@ -206,6 +206,7 @@ class T5Stack:
         buckets = (config["relative_attention_num_buckets"], self.heads)
         if not self.bias_per_block:
             self.position_table = build.parameter("relative_attention_bias.weight", buckets)
+            self.position_table.embedding = True
         hidden = config["d_model"]
 
         def attention(*, causal: bool) -> Attention:

@@ -227,6 +227,54 @@ class Albert(MaskedEncoder):
         self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
 
 
+class BiasedSelfAttention(SelfAttention):
+    """MPNetSelfAttention: composed, with a position bias added to the scores in place."""
+
+    def __call__(self, x: Tensor, *, bias: Tensor) -> Tensor:
+        tokens, hidden = x.shape
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores = ops.scale(ops.matmul(ops.copy(q), ops.copy(k), (self.heads, tokens, tokens), self.width))
+        scores = ops.add_inplace(scores, bias)
+        probabilities = ops.dropout(ops.softmax(scores), self.dropout)
+        context = ops.copy(ops.matmul(probabilities, ops.copy(v), (tokens, hidden), tokens))
+        out = self.o(context)
+        del q, k, v, scores, probabilities
+        return out
+
+
+class MPNet:
+    """MPNetForMaskedLM: one position bias, copied for every sample and shared by all blocks."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, dropout, act = config["hidden_size"], config["hidden_dropout_prob"], config["hidden_act"]
+        heads = config["num_attention_heads"]
+        self.embeddings = TokenEmbeddings(build, config, hidden, dropout=dropout, own_positions=True, buffers=1)
+        self.table = build.parameter("relative_attention_bias.weight", (config["relative_attention_num_buckets"], heads))
+        self.table.embedding = True
+
+        def block(_: int) -> PostNormBlock:
+            attention_dropout = config["attention_probs_dropout_prob"]
+            attention = BiasedSelfAttention(build, hidden, heads, dropout=attention_dropout, names=("q", "k", "v", "o"))
+            inner = config["intermediate_size"]
+            return PostNormBlock(build, attention, hidden, inner, act=act, dropout=dropout, attention_output_dropout=dropout)
+
+        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], block)
+        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
+        self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act="gelu", table=table)
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        tokens = shape.sequence_length
+        x = self.embeddings(tape, tokens)
+        with tape.within("attention"):
+            buckets = tape.empty((tokens, tokens), Dtype.INT64, batched=False)
+            bias = ops.embedding(tape, tokens * tokens, self.table, batched=False, indices=buckets)
+            bias = ops.over_batch(bias.view(self.table.shape[-1], tokens, tokens))
+            del buckets
+        x = self.blocks(tape, x, bias=bias)
+        del bias
+        return masked_lm_loss(tape, x, self.head)
+
+
 class DistilBert(MaskedEncoder):
     """DistilBertForMaskedLM."""
 
