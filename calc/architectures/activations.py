@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from calc.replay import ops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from calc.replay.tape import Tensor
 
 
@@ -54,7 +56,29 @@ def relu_squared(x: Tensor) -> Tensor:
     return ops.power(ops.pointwise(x, keeps="output"))
 
 
+def bloom_gelu(x: Tensor) -> Tensor:
+    """BLOOM's own gradient function: ``gelu_fast`` whose input alone is kept (models/bloom, GeLUFunction)."""
+    tape = x.tape
+    out = gelu_fast(x.data)
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        tanh = ops.pointwise(ops.mul(ops.scale(kept), ops.shift(ops.mul(ops.scale(kept), kept))))
+        half = ops.scale(kept)
+        slope = ops.mul(ops.shift(ops.mul(tanh, tanh)), ops.shift(ops.mul(ops.scale(kept), kept)))
+        slope = ops.add(ops.mul(half, slope), ops.scale(ops.shift(tanh)))
+        del half
+        result = ops.mul(slope, grad.data)
+        del tanh, slope
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
 _COMPOSED = {
+    "bloom_gelu": bloom_gelu,
     "gelu_new": gelu_new,
     "gelu_accurate": gelu_new,
     "gelu_fast": gelu_fast,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calc.architectures.activations import activation
 from calc.architectures.convolutional import global_average
-from calc.architectures.decoders import activation
 from calc.architectures.images import classification_loss, drop_path, image_batch, stochastic_depth
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm

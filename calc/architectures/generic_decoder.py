@@ -31,6 +31,7 @@ from calc.architectures.decoder_parts import (
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding
 from calc.replay.ops import Heads
+from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,14 +77,27 @@ class Options:
     """Which layers attend within the window only; empty: all."""
     position_rows: int = 0
     """Rows of a table of learned positions; 0: none."""
+    positions_per_sample: bool = False
+    """Each sample looks up its own positions (OPT)."""
+    position_limit: int = 0
+    """The longest sequence, where a layer's own buffer holds something for each position."""
+    bias_of_positions: Callable[[Tape, int, Dtype], Tensor] | None = None
+    """Makes ALiBi's bias of the scores, once a forward."""
+    attention: Callable[[Build, Options, int], Callable[[Tensor, Context], Tensor]] | None = None
+    """Builds a layer's attention where the library's common functions don't do it."""
+    kernels: Sequence[str] = ("eager", "sdpa", "flash-attention-2")
+    """The attention implementations that the class has; it takes eager for another one."""
+    boolean_mask: bool = False
+    """The eager mask is made boolean (MPT)."""
     query_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     fused_projection: str | None = None
     """Name of the one product for queries, keys and values; None: three products."""
-    fused_by_head: bool = False
-    """The one product's result is cut within each head (GPT-NeoX), not into three slices."""
+    fused_cut: str = "slices"
+    """How the one product's result is cut: into three ``slices`` (Phi-3), by one ``split`` (GPT-2), or within each of
+    the ``heads`` (GPT-NeoX)."""
     out_name: str = "o_proj"
     query_norm: str | None = None
     """Normalization of queries and keys: ``head`` (each head's values), ``each-head`` (by a module of its own) or
@@ -101,11 +115,15 @@ class Options:
     embedding_dropout: float = 0.0
     embedding_scaled: bool = False
     """The token table multiplies its rows by a number (Gemma)."""
+    embedding_norm: bool = False
+    """A LayerNorm follows the token table (BLOOM)."""
     embedding_product: bool = False
     """The model multiplies them (Granite)."""
     embedding_width: int | None = None
     """Width of the token table where a projection follows (OPT 350M)."""
     residual_scaled: bool = False
+    residual_normalized: bool = False
+    """A branch is added to its normalized input (an option of BLOOM)."""
     residual_first: bool = True
     """Parallel branches are added to the input in turn, not to each other first."""
     score_softcap: bool = False
@@ -122,6 +140,7 @@ class Context(NamedTuple):
 
     tables: dict[bool, RotaryTables]
     masks: dict[bool, Tensor | None]
+    position_bias: Tensor | None = None
 
 
 class Attention:
@@ -198,8 +217,11 @@ class Attention:
         tokens = x.shape[0]
         q_shape, k_shape = (tokens, o.heads, o.head_width), (tokens, o.key_heads, o.head_width)
         qkv = self.qkv(x)
-        if o.fused_by_head:
+        if o.fused_cut == "heads":
             q, k, v = ops.split(ops.transposed(qkv), [q_shape, k_shape, k_shape])
+        elif o.fused_cut == "split":
+            q, k, v = ops.split(qkv, [q_shape, k_shape, k_shape])
+            q, k = ops.transposed(q).view(*q_shape), ops.transposed(k).view(*k_shape)
         else:
             q, k, v = (ops.narrow(qkv, shape) for shape in (q_shape, k_shape, k_shape))
         return q, k, v
@@ -240,11 +262,13 @@ class Block:
             self.mlp_out_norm = norm(build, o.norm, "post_mlp_layernorm", o.hidden)
 
     def _attention(self, build: Build, index: int) -> Callable[[Tensor, Context], Tensor]:
-        return Attention(build, self.options, index)
+        return (self.options.attention or Attention)(build, self.options, index)
 
     def __call__(self, x: Tensor, *, context: Context) -> Tensor:
         if self.options.order in (Order.PARALLEL, Order.PARALLEL_TWO_NORMS):
             return self._parallel(x, context)
+        if self.options.residual_normalized:
+            return self._from_normalized(x, context)
         tape = x.tape
         with tape.within("attention"):
             x = self._join(x, self._attention_branch(x, context))
@@ -253,6 +277,15 @@ class Block:
         with tape.within("mlp"):
             x = self._join(x, self._mlp_branch(x))
             return self.mlp_norm(x) if self.options.order is Order.POST_SUM else x
+
+    def _from_normalized(self, x: Tensor, context: Context) -> Tensor:
+        tape = x.tape
+        with tape.within("attention"):
+            normal = self.attention_norm(x)
+            x = ops.add(normal, self.attention(normal, context))
+        with tape.within("mlp"):
+            normal = self.mlp_norm(x)
+            return ops.add(normal, self.mlp(normal))
 
     def _join(self, x: Tensor, branch: Tensor) -> Tensor:
         return ops.add(x, ops.scale(branch) if self.options.residual_scaled else branch)
@@ -294,7 +327,7 @@ class Decoder:
 
     def __init__(self, build: Build, options: Options) -> None:
         o = self.options = options
-        self.kind = build.attention
+        self.kind = build.attention if build.attention in o.kernels else "eager"
         self.fused_loss = build.fused_loss
         table_width = o.embedding_width or o.hidden
         table = ScaledEmbedding if o.embedding_scaled else Embedding
@@ -304,7 +337,9 @@ class Decoder:
         if table_width != o.hidden:
             self.project_out = build.linear("project_out", o.hidden, table_width, bias=False)
             self.project_in = build.linear("project_in", table_width, o.hidden, bias=False)
-        if o.rotary is not None:
+        self.embedding_norm = norm(build, o.norm, "embedding_norm", o.hidden) if o.embedding_norm else None
+        self.makes_tables = o.rotary is not None and o.attention is None
+        if o.rotary is not None and self.makes_tables:
             for _ in range(o.rotary_kinds):
                 rotary_buffers(build, o.rotary.width)
         self.blocks = Blocks(build, [self._layer_kind(i) for i in range(o.layers)], partial(self._block, build))
@@ -347,21 +382,26 @@ class Decoder:
             x = self.project_in(x)
         held: tuple[Tensor, ...] = (x,)
         if self.positions is not None:
-            positions = self.positions(tape, tokens)
+            positions = self.positions(tape, tokens, batched=o.positions_per_sample)
             held = (x, positions)
             x = ops.add(x, positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         return ops.dropout(x, o.embedding_dropout), held
 
     def _context(self, tape: Tape, tokens: int, x: Tensor) -> Context:
         o = self.options
         windowed = {is_windowed(o, i) for i in range(o.layers)}
         masks = {w: causal_mask(tape, self.kind, tokens, x.dtype, o.window if w else None) for w in sorted(windowed)}
+        if o.boolean_mask:
+            masks = {w: mask and ops.cast(mask, Dtype.BOOL) for w, mask in masks.items()}
         tables: dict[bool, RotaryTables] = {}
-        if o.rotary is not None:
+        if o.rotary is not None and self.makes_tables:
             for w in sorted(windowed):
                 shared = next(iter(tables.values()), None) if o.rotary_kinds == 1 else None
                 tables[w] = shared or RotaryTables(tape, tokens, o.rotary, x.dtype)
-        return Context(tables, masks)
+        bias = o.bias_of_positions(tape, tokens, x.dtype) if o.bias_of_positions is not None else None
+        return Context(tables, masks, bias)
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         """Forward and the library's loss for one micro-batch."""

@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "pegasus": encoder_decoders.Bart,
     "roberta": encoders.Roberta,
     "t5": encoder_decoders.T5,
+    "umt5": encoder_decoders.T5,
     "whisper": speech.Whisper,
     "xlm-roberta": encoders.Roberta,
     **IMAGE_MODELS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import eager
-from calc.architectures.decoders import activation
+from calc.architectures.activations import activation
 from calc.architectures.images import classification_loss, drop_path, image_batch
 from calc.architectures.swin import INDEX_BYTES, join_neighbours, padded_side, rearranged
+from calc.architectures.vision_transformers import biased_attention, position_bias
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm
 from calc.replay.ops import Heads
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from calc.replay.layers import Build
     from calc.replay.tape import Tape, Tensor
 
-MASK_ALIGNMENT = 16
-"""Elements that the last dimension of a mask is padded to (aten/src/ATen/native/transformers/attention.cpp, pad_bias)."""
-
-
 class WindowAttention:
     """SwinAttention: separate projections, the position biases given to the kernel as its mask."""
 
     def __init__(self, build: Build, config: Mapping[str, Any], width: int, heads: int) -> None:
-        self.eager = build.attention == "eager"
+        self.kind = build.attention
         self.heads = heads
         self.window = config["window_size"]
         self.dropout = config["attention_probs_dropout_prob"]
@@ -44,15 +40,12 @@ class WindowAttention:
         tape, (positions, width) = windows.tape, windows.shape
         q, k, v = self.q(windows), self.k(windows), self.v(windows)
         count = positions // area
-        bias = ops.copy(ops.refit(tape.parameter(self.table), (self.heads * area, area)))
+        bias = position_bias(tape, self.table, self.heads, area)
         if mask is not None:
             bias = _for_each_window(bias, mask, count * self.heads)
         head_width = width // self.heads
         heads = Heads(count * self.heads, count * self.heads, head_width, head_width, area, area, causal=False)
-        if self.eager:
-            out = eager(q, k, v, heads, dropout=self.dropout, mask=bias)
-        else:
-            out = _masked_sdpa(q, k, v, heads, bias)
+        out = biased_attention(self.kind, q, k, v, heads, bias, dropout=self.dropout)
         return self.o(out.view(positions, width))
 
 
@@ -64,17 +57,6 @@ def _for_each_window(bias: Tensor, mask: Tensor, maps: int) -> Tensor:
     out = tape.empty((maps * area, area), bias.dtype, batched=True)
     tape.kernel([bias, repeated], [out])
     return tape.record(out, [bias], lambda grad: [grad])
-
-
-def _masked_sdpa(q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor) -> Tensor:
-    """The memory-efficient kernel with a mask whose rows are padded for it."""
-    low = q.dtype if q.tape.autocast is None else q.tape.autocast.dtype
-    bias = ops.cast(bias, low)
-    shape = bias.shape
-    columns = padded_side(shape[-1], MASK_ALIGNMENT)
-    if columns != shape[-1]:
-        bias = ops.narrow(ops.refit(bias, (*shape[:-1], columns)), shape)
-    return ops.efficient_attention(ops.cast(q, low), ops.cast(k, low), ops.cast(v, low), heads, bias)
 
 
 class Layer:
@@ -176,19 +158,23 @@ class Swin:
             if self.positions is not None:
                 x = ops.add(x, tape.parameter(self.positions))
             x = ops.dropout(x, self.config["hidden_dropout_prob"])
-        reshaped = None
-        for index, stage in enumerate(self.stages):
-            x = stage(tape, x, side=side)
-            with tape.within("stages"):
-                if index < len(self.merging):
-                    x = self.merging[index](x, side)
-                    side = -(-side // 2)
-                reshaped = ops.copy(x.data)
-        del reshaped
+        for index in range(len(self.stages)):
+            stage = partial(self._stage, tape, index, side)
+            x = tape.checkpoint(stage, x) if self.build.checkpointing == "full" else stage(x)
+            side = -(-side // 2)
         with tape.within("final norm"):
             x = self.norm(x)
         with tape.within("head"):
             return classification_loss(self.head(ops.average_pool(x, (x.shape[-1],), keeps_input=False)))
+
+
+    def _stage(self, tape: Tape, index: int, side: int, x: Tensor) -> Tensor:
+        """A stage's layers and what merges their patches. The library checkpoints stages, and layers within them."""
+        x = self.stages[index](tape, x, side=side)
+        if index < len(self.merging):
+            with tape.within("stages"):
+                x = self.merging[index](x, side)
+        return x
 
 
 def _layer(build: Build, config: Mapping[str, Any], width: int, heads: int, first_stage: bool, index: int) -> Layer:  # noqa: FBT001

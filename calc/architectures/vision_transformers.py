@@ -8,22 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import attend
-from calc.architectures.decoders import activation
+from calc.architectures.attention import attend, eager
+from calc.architectures.activations import activation
 from calc.architectures.images import classification_loss, drop_path, image_batch, linear_rates
 from calc.replay import ops
-from calc.replay.layers import Blocks, Conv, LayerNorm
+from calc.replay.layers import Blocks, Conv, LayerNorm, Linear
 from calc.replay.ops import Heads
-from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from calc.architectures.model import Shape
     from calc.replay.layers import Build
-    from calc.replay.tape import Tape, Tensor
+    from calc.replay.tape import Parameter, Tape, Tensor
 
 POSITION_BYTES = 8
+DINOV2_NAMES = ("query", "key", "value", "dense", "fc1", "fc2")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Encoder:
     """What the implementations' blocks differ in.
 
     ``names`` are the projections' own names (query, key, value, output, up, down), ``key_bias`` whether the keys have
-    a bias where the others do, ``layer_scale`` whether each branch is scaled by a trained vector.
+    a bias where the others do, ``layer_scale`` whether each branch is scaled by a trained vector. ``relative_side``:
+    patches on a side of the image that each block has position biases for, 0 where it has none (BEiT).
     """
 
     hidden: int
@@ -46,6 +47,7 @@ class Encoder:
     dropout: float = 0.0
     layer_scale: bool = False
     gated: bool = False
+    relative_side: int = 0
 
 
 class Block:
@@ -66,6 +68,8 @@ class Block:
         self.down = build.linear(names[5], encoder.inner, hidden)
         scales = [build.parameter(f"layer_scale{i}", (hidden,)) for i in (1, 2)] if encoder.layer_scale else [None, None]
         self.scale_1, self.scale_2 = scales
+        entries = (2 * encoder.relative_side - 1) ** 2 + 3
+        self.table = build.parameter("relative_position_bias_table", (entries, encoder.heads)) if encoder.relative_side else None
 
     def __call__(self, x: Tensor) -> Tensor:
         tape = x.tape
@@ -89,6 +93,8 @@ class Block:
         q, k, v = self.q(x), self.k(x), self.v(x)
         width = encoder.hidden // encoder.heads
         heads = Heads(encoder.heads, encoder.heads, width, width, tokens, tokens, causal=False)
+        if self.table is not None:
+            return self.o(biased_attention(self.kind, q, k, v, heads, position_bias(x.tape, self.table, heads.query, tokens)))
         out = attend(self.kind, q, k, v, heads, dropout=encoder.attention_dropout, fp32_softmax=encoder.fp32_softmax)
         return self.o(out)
 
@@ -104,6 +110,28 @@ class Block:
         if scale is not None:
             x = ops.mul(x, x.tape.parameter(scale))
         return drop_path(x, self.drop_rate)
+
+
+MASK_ALIGNMENT = 16
+"""Elements that the last dimension of a mask is padded to (aten/src/ATen/native/transformers/attention.cpp, pad_bias)."""
+
+
+def position_bias(tape: Tape, table: Parameter, heads: int, tokens: int) -> Tensor:
+    """Each pair of tokens' entry of a table, copied so that every head has a map of its own."""
+    return ops.copy(ops.refit(tape.parameter(table), (heads * tokens, tokens)))
+
+
+def biased_attention(kind: str, q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor, *, dropout: float = 0.0) -> Tensor:
+    """Attention with trained biases as its mask: composed, or by the memory-efficient kernel with padded rows."""
+    if kind == "eager":
+        return eager(q, k, v, heads, dropout=dropout, mask=bias)
+    low = q.dtype if q.tape.autocast is None else q.tape.autocast.dtype
+    bias = ops.cast(bias, low)
+    shape = bias.shape
+    columns = -(-shape[-1] // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    if columns != shape[-1]:
+        bias = ops.narrow(ops.refit(bias, (*shape[:-1], columns)), shape)
+    return ops.efficient_attention(ops.cast(q, low), ops.cast(k, low), ops.cast(v, low), heads, bias)
 
 
 class PatchEmbeddings:
@@ -159,33 +187,180 @@ class PatchEmbeddings:
 
 
 class ImageClassifier:
-    """Embeddings, blocks, a final norm, and a linear classifier of the first token (ViTForImageClassification)."""
+    """Embeddings, blocks, norms and a linear classifier of a pooled token.
 
-    def __init__(self, build: Build, config: Mapping[str, Any], *, special_tokens: int = 1) -> None:
+    ``pooling``: ``first`` reads the class token, ``mean`` the mean of the patches, ``both`` the two side by side.
+    ``final_norm`` comes before pooling, ``pooled_norm`` after it; ``stem_norm`` before the blocks.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        config: Mapping[str, Any],
+        embeddings: PatchEmbeddings,
+        encoder: Encoder,
+        *,
+        classes: int,
+        drop_rates: Sequence[float] | None = None,
+        pooling: str = "first",
+        final_norm: bool = True,
+        pooled_norm: bool = False,
+        stem_norm: bool = False,
+    ) -> None:
+        hidden, depth = encoder.hidden, config["num_hidden_layers"]
+        rates = drop_rates or [0.0] * depth
         self.build = build
-        self.embeddings = PatchEmbeddings(build, config, tokens=special_tokens)
-        encoder = Encoder(
-            config["hidden_size"],
-            config["num_attention_heads"],
-            config["intermediate_size"],
-            config["hidden_act"],
-            qkv_bias=config["qkv_bias"],
-            attention_dropout=config["attention_probs_dropout_prob"],
-            dropout=config["hidden_dropout_prob"],
-        )
-        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], lambda _: Block(build, encoder))
-        self.norm = LayerNorm(build, "layernorm", config["hidden_size"])
-        self.head = build.linear("classifier", config["hidden_size"], config["num_labels"])
+        self.channels = config["num_channels"]
+        self.embeddings = embeddings
+        self.pooling = pooling
+        self.stem_norm = LayerNorm(build, "pre_layernorm", hidden) if stem_norm else None
+        kinds = [rate > 0 for rate in rates]
+        self.blocks = Blocks(build, kinds, lambda index: Block(build, encoder, drop_rate=rates[index]))
+        self.final_norm = LayerNorm(build, "layernorm", hidden) if final_norm else None
+        self.pooled_norm = LayerNorm(build, "pooler.layernorm", hidden) if pooled_norm else None
+        self.unused: PoolingHead | None = None
+        self.head = build.linear("classifier", hidden * (2 if pooling == "both" else 1), classes)
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
-        x = self.embeddings(image_batch(tape, self.build, shape.image_size))
+        x = self.embeddings(image_batch(tape, self.build, shape.image_size, channels=self.channels))
+        if self.stem_norm is not None:
+            with tape.within("embeddings"):
+                x = self.stem_norm(x)
         x = self.blocks(tape, x)
-        with tape.within("final norm"):
-            x = self.norm(x)
+        if self.final_norm is not None:
+            with tape.within("final norm"):
+                x = self.final_norm(x)
         with tape.within("head"):
-            return classification_loss(self.head(ops.narrow(x, (self.embeddings.hidden,))))
+            held = None if self.unused is None else self.unused(x)
+            pooled = self._pooled(x)
+            if self.pooled_norm is not None:
+                pooled = self.pooled_norm(pooled)
+            loss = classification_loss(self.head(pooled))
+            del held
+            return loss
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        tokens, hidden = x.shape
+        if self.pooling == "first":
+            return ops.narrow(x, (hidden,))
+        special = len(self.embeddings.special)
+        if self.pooling == "both":
+            first = ops.narrow(x, (hidden,))
+            patches = ops.narrow(x, (tokens - special, hidden))
+            return ops.cat([first, ops.mean_last(patches, hidden)])
+        patches = ops.narrow(x, (tokens - special, hidden)) if special else x
+        return ops.mean_last(patches, hidden)
 
 
-def deit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
-    """DeiTForImageClassification: a ViT with a distillation token beside the class token."""
-    return ImageClassifier(build, config, special_tokens=2)
+def _bert_like(config: Mapping[str, Any], **options: Any) -> Encoder:
+    """An encoder whose configuration uses BERT's key names (ViT, DeiT, BEiT, DINOv2)."""
+    return Encoder(
+        config["hidden_size"],
+        config["num_attention_heads"],
+        options.pop("inner", None) or config["intermediate_size"],
+        config["hidden_act"],
+        attention_dropout=config["attention_probs_dropout_prob"],
+        dropout=config["hidden_dropout_prob"],
+        **options,
+    )
+
+
+def vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+    """ViTForImageClassification, and DeiTForImageClassification, which has a distillation token beside the class token."""
+    embeddings = PatchEmbeddings(build, config, tokens=2 if config["model_type"] == "deit" else 1)
+    encoder = _bert_like(config, qkv_bias=config["qkv_bias"])
+    return ImageClassifier(build, config, embeddings, encoder, classes=config["num_labels"])
+
+
+def dinov2(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+    """Dinov2ForImageClassification: scaled branches, a classifier of the class token beside the patches' mean."""
+    embeddings = PatchEmbeddings(build, config, tokens=1, mask_token=config["use_mask_token"])
+    inner = int(config["hidden_size"] * config["mlp_ratio"])
+    gated = config["use_swiglu_ffn"]
+    encoder = _bert_like(
+        config,
+        inner=(int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
+        gated=gated,
+        qkv_bias=config["qkv_bias"],
+        layer_scale=True,
+        fp32_softmax=False,
+        names=DINOV2_NAMES,
+    )
+    rates = [config["drop_path_rate"]] * config["num_hidden_layers"]
+    return ImageClassifier(build, config, embeddings, encoder, classes=config["num_labels"], drop_rates=rates, pooling="both")
+
+
+def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+    """CLIPForImageClassification and SiglipForImageClassification: the vision tower and a classifier of its patches' mean.
+
+    CLIP has a class token and a norm before its blocks; its norm after them is left unused by the classifier.
+    """
+    vision = config.get("vision_config", config)
+    first = config["model_type"].startswith("clip")
+    embeddings = PatchEmbeddings(build, vision, tokens=1 if first else 0, bias=not first, table=True)
+    encoder = Encoder(
+        vision["hidden_size"],
+        vision["num_attention_heads"],
+        vision["intermediate_size"],
+        vision["hidden_act"],
+        names=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        attention_dropout=vision["attention_dropout"],
+    )
+    model = ImageClassifier(
+        build, vision, embeddings, encoder, classes=config["num_labels"], pooling="mean", final_norm=not first, stem_norm=first
+    )
+    if first:
+        LayerNorm(build, "post_layernorm", vision["hidden_size"])
+    else:
+        model.unused = PoolingHead(build, vision)
+    return model
+
+
+class PoolingHead:
+    """SiglipMultiheadAttentionPoolingHead: its output, which the classifier does not read, lives to the end of forward."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, inner = config["hidden_size"], config["intermediate_size"]
+        build.parameter("probe", (hidden,))
+        self.in_proj = Linear(build, "in_proj", hidden, 3 * hidden)
+        self.out_proj = build.linear("out_proj", hidden, hidden)
+        self.norm = LayerNorm(build, "layernorm", hidden)
+        self.up = build.linear("fc1", hidden, inner)
+        self.down = build.linear("fc2", inner, hidden)
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """What stays of the keys and values; what is made of the one probe is too small to matter."""
+        tape, (tokens, hidden) = x.tape, x.shape
+        low = x.dtype if tape.autocast is None else tape.autocast.dtype
+        weights = [tape.cast_parameter(p, low) for p in (self.in_proj.weight, self.out_proj.weight)]
+        rows = ops.copy(ops.cast(x.data, low))
+        product = tape.empty((tokens, 2 * hidden), low, batched=True)
+        both = tape.like(product)
+        del product
+        return [*weights, rows, tape.like(both)]
+
+
+def beit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+    """BeitForImageClassification: scaled branches left out by chance, position biases in each block, a pooled mean."""
+    embeddings = PatchEmbeddings(
+        build, config, tokens=1, positions=config["use_absolute_position_embeddings"], mask_token=config["use_mask_token"]
+    )
+    relative = config["use_relative_position_bias"]
+    encoder = _bert_like(
+        config,
+        key_bias=False,
+        layer_scale=config["layer_scale_init_value"] > 0,
+        relative_side=config["image_size"] // config["patch_size"] if relative else 0,
+    )
+    mean = config["use_mean_pooling"]
+    return ImageClassifier(
+        build,
+        config,
+        embeddings,
+        encoder,
+        classes=config["num_labels"],
+        drop_rates=linear_rates(config["drop_path_rate"], config["num_hidden_layers"]),
+        pooling="mean" if mean else "first",
+        final_norm=not mean,
+        pooled_norm=mean,
+    )
