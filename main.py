@@ -13,7 +13,7 @@ from page import link, sections
 from page.form import Form, is_known, unknown_notice
 from page.format import fixed
 from page.keep import Keep
-from page.runtime import Failure, Runtime, storage_works
+from page.runtime import Failure, Runtime
 
 FIGURE_PAUSE_SECONDS = 0.25
 LATER = ("advice",)
@@ -96,14 +96,12 @@ class Page:
         by_id("notice").textContent = text
         by_id("notice").hidden = not text
 
-    def fail(self, message: str, details: str = "", *, can_retry: bool = True) -> None:
+    def fail(self, message: str, details: str = "") -> None:
         """Say what failed, and offer another try."""
         app("error")
         by_id("alert-text").textContent = message
         by_id("alert-details").textContent = details
         by_id("alert-more").hidden = not details
-        by_id("retry").hidden = not can_retry
-        by_id("alone").hidden = can_retry
         by_id("alert").hidden = False
         by_id("progress").hidden = True
         self.state("Last good result; not live." if self.result else "Example, computed when this page was built.")
@@ -343,18 +341,11 @@ class Page:
         self.ask()
 
     async def run(self) -> None:
-        """Start a worker, where the browser can run one."""
+        """Start a worker, again after a failure."""
         by_id("alert").hidden = True
         self.figures_loaded = False
         self.figures_wanted.clear()
         app("loading")
-        if not await storage_works():
-            self.fail(
-                "This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start "
-                "without it. What you see is an example, computed when this page was built.",
-                can_retry=False,
-            )
-            return
         await self.guarded(self.start())
 
 
@@ -418,5 +409,6 @@ Keep(describe, load)
 page.read_link()
 page.settled = page.link_text()
 mark("app:alive")
-app("loading")
-asyncio.create_task(page.run())
+# static/early.js has looked, and said so.
+if document.documentElement.getAttribute("data-storage") != "refused":
+    asyncio.create_task(page.run())

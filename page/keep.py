@@ -14,19 +14,24 @@ SAVED_VERSION = 1
 THEMES = ("auto", "light", "dark")
 
 
+def _storage() -> Any:
+    """The browser's storage; None where it refuses (static/early.js has tried, since MicroPython cannot catch that)."""
+    return None if document.documentElement.getAttribute("data-storage") == "refused" else window.localStorage
+
+
 def kept(key: str) -> "str | None":
     """What this browser keeps for the page under a key; None where there is nothing or it refuses."""
-    try:
-        text: "str | None" = window.localStorage.getItem(PREFIX + key)
-    except Exception:
-        return None
-    return text
+    storage = _storage()
+    return storage.getItem(PREFIX + key) if storage else None
 
 
 def keep(key: str, text: str) -> bool:
-    """Keep a text; False where the browser refuses."""
+    """Keep a text; False where the browser refuses, or where its space is full."""
+    storage = _storage()
+    if not storage:
+        return False
     try:
-        window.localStorage.setItem(PREFIX + key, text)
+        storage.setItem(PREFIX + key, text)
     except Exception:
         return False
     return True

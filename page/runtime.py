@@ -1,4 +1,4 @@
-"""The worker: bring its files here, start it, ask it, notice when it fails, start another."""
+"""The worker: start it, hear how far it is, ask it, notice when it fails, start another."""
 
 import asyncio
 import json
@@ -8,11 +8,10 @@ from pyscript import document, window, workers
 from pyscript.ffi import create_proxy
 
 WORKER = "calc"
-MANIFEST = "vendor/boot.json"
-SNAPSHOT = "vendor/snapshot/"
 # What the worker starts from besides the runtime; PyScript says nothing when one of them is missing.
-STARTING_FILES = ("pyscript.toml", "calc/worker.py", "static/interpreter.mjs")
+STARTING_FILES = ("pyscript.toml", "calc/worker.py", "static/interpreter.mjs", "static/snapshot.mjs")
 
+LOOK_SECONDS = 0.01
 START_SECONDS = 60
 ANSWER_SECONDS = 12
 FIGURES_SECONDS = 60
@@ -46,45 +45,19 @@ async def _response(path: str) -> Any:
     return response
 
 
-class Download:
-    """Files on their way into the browser's cache, counted in bytes, so that the worker finds them there."""
-
-    def __init__(self, files: list[dict[str, Any]], progress: Any) -> None:
-        self.files = files
-        self.progress = progress
-        self.total = sum(file["bytes"] for file in files)
-        self.done = 0
-        self.missing: Failure | None = None
-
-    async def _try(self, file: dict[str, Any]) -> None:
-        """Bring a file; where it is one of the snapshot's, Python starts without it, only later."""
-        try:
-            await self._bring(file)
-        except Failure as failure:
-            if not file["path"].startswith(SNAPSHOT):
-                raise
-            self.missing = failure
-
-    async def _bring(self, file: dict[str, Any]) -> None:
-        response = await _response(file["path"])
-        reader = response.body.getReader()
-        size = 0
-        while True:
-            try:
-                chunk = await reader.read()
-            except Exception as error:
-                raise Failure(f"{file['path']} stopped on its way.", _said(error)) from None
-            if chunk.done:
-                break
-            size += chunk.value.length
-            self.done += chunk.value.length
-            self.progress(self.done, self.total)
-        if size != file["bytes"]:
-            raise Failure(f"{file['path']} is broken: {size} bytes came, {file['bytes']} were expected.")
-
-    async def run(self) -> None:
-        """Bring all files, side by side."""
-        await asyncio.gather(*[self._try(file) for file in self.files])
+def _worker_script(name: str) -> Any:
+    """Put the element into the page from which PyScript starts a worker."""
+    script = document.createElement("script")
+    for attribute, value in (
+        ("type", "py"),
+        ("worker", ""),
+        ("name", name),
+        ("src", "./calc/worker.py"),
+        ("config", "./pyscript.toml"),
+    ):
+        script.setAttribute(attribute, value)
+    document.body.append(script)
+    return script
 
 
 class Runtime:
@@ -94,43 +67,46 @@ class Runtime:
         self.generation = 0
         self.worker: Any = None
         self.script: Any = None
-        self.manifest: dict[str, Any] = {}
 
     async def start(self, progress: Any) -> None:
-        """Load the runtime's files and start a worker that has said hello."""
-        generation = self.generation
-        await asyncio.gather(*[_response(path) for path in STARTING_FILES])
-        response = await _response(MANIFEST)
-        try:
-            self.manifest = json.loads(await response.text())
-        except ValueError:
-            raise Failure(f"{MANIFEST} is broken.") from None
-        download = Download(self.manifest["runtime"], progress("Loading Python"))
-        await download.run()
-        progress("Starting Python")(1, 1)
-        try:
-            self.worker = await self._limited(self._new_worker(generation), START_SECONDS, "Python did not start")
-            await self.ask("hello")
-        except Failure as failure:
-            raise (download.missing or failure) from None
+        """Start a worker that has said hello, or say which of its files is missing."""
+        await asyncio.gather(self._start(progress), *[_response(path) for path in STARTING_FILES])
 
-    async def _new_worker(self, generation: int) -> Any:
-        name = f"{WORKER}-{generation}" if generation else WORKER
-        script = document.createElement("script")
-        for attribute, value in (
-            ("type", "py"),
-            ("worker", ""),
-            ("name", name),
-            ("src", "./calc/worker.py"),
-            ("config", "./pyscript.toml"),
-        ):
-            script.setAttribute(attribute, value)
-        self.script = script
-        document.body.append(script)
-        try:
-            return await workers[name]
-        except Exception as error:
-            raise Failure("Python could not start in this browser.", _said(error)) from None
+    async def _start(self, progress: Any) -> None:
+        self.worker = await self._limited(self._new_worker(progress), START_SECONDS, "Python did not start")
+        await self.ask("hello")
+
+    async def _new_worker(self, progress: Any) -> Any:
+        name = f"{WORKER}-{self.generation}" if self.generation else WORKER
+        # static/early.js has started the first one already where the browser keeps its files.
+        self.script = document.querySelector(f'script[name="{name}"]') or _worker_script(name)
+        settled = asyncio.Event()
+        said = {}
+
+        def heard(event: Any) -> None:
+            """Take in what static/interpreter.mjs says; everything else is PyScript's own."""
+            if hasattr(event.data, "total"):
+                done, total = event.data.done, event.data.total
+                progress("Loading Python" if done < total else "Starting Python")(done, total)
+            elif hasattr(event.data, "failed"):
+                said["failed"] = event.data.failed
+                settled.set()
+
+        async def ready() -> None:
+            try:
+                said["worker"] = await workers[name]
+            except Exception as error:
+                said["failed"] = _said(error)
+            settled.set()
+
+        asyncio.create_task(ready())
+        while not hasattr(self.script, "xworker"):  # noqa: ASYNC110 - PyScript tells nobody when it has made it
+            await asyncio.sleep(LOOK_SECONDS)
+        self.script.xworker.addEventListener("message", create_proxy(heard))
+        await settled.wait()
+        if "failed" in said:
+            raise Failure("Python could not start in this browser.", said["failed"])
+        return said["worker"]
 
     async def _limited(self, waiting: Any, seconds: float, what: str) -> Any:
         """Wait for an answer, but not for ever: a worker that hangs says nothing."""
@@ -140,8 +116,7 @@ class Runtime:
             raise Failure(f"{what} within {seconds} seconds.") from None
 
     async def load_figures(self, progress: Any) -> None:
-        """Bring numpy and matplotlib and load them into the worker."""
-        await Download(self.manifest["figures"], progress("Loading figures")).run()
+        """Have the worker load numpy and matplotlib."""
         progress("Starting figures")(1, 1)
         await self.ask("load_figures", seconds=FIGURES_SECONDS)
 
@@ -169,18 +144,3 @@ class Runtime:
                 self.script.xworker.terminate()
             self.script.remove()
             self.script = None
-
-
-async def storage_works() -> bool:
-    """Whether the browser lets this page keep data; the runtime needs that, and sandboxed frames refuse it."""
-    settled = asyncio.Event()
-    try:
-        request = window.indexedDB.open("batch-size-optimizer-probe")
-    except Exception:
-        return False
-    request.onsuccess = request.onerror = create_proxy(lambda _event: settled.set())
-    await settled.wait()
-    if request.error:
-        return False
-    request.result.close()
-    return True

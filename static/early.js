@@ -1,26 +1,41 @@
-// Before Python: the theme, so that nothing flashes, and a message when Python's own start fails.
+// Before Python: the theme, so that nothing flashes, a message when Python's own start fails, and the worker's start where
+// nothing has to come over the network.
 (() => {
   const root = document.documentElement;
   const wanted = new URLSearchParams(location.hash.slice(1)).get("theme");
   let kept = null;
-  try { kept = localStorage.getItem("batch-size-optimizer:theme"); } catch { /* the browser keeps nothing for this page */ }
+  try { kept = localStorage.getItem("batch-size-optimizer:theme"); } catch { root.dataset.storage = "refused"; }
   const theme = [wanted, kept].find((name) => name === "light" || name === "dark");
   if (theme) root.dataset.theme = theme;
 
   const START_SECONDS = 30;
-  const fail = (why) => {
+  const say = (text, { alone = false } = {}) => {
     if (root.dataset.app !== "static") return;
     const alert = document.getElementById("alert");
     if (!alert) {
-      addEventListener("DOMContentLoaded", () => fail(why), { once: true });
+      addEventListener("DOMContentLoaded", () => say(text, { alone }), { once: true });
       return;
     }
     root.dataset.app = "error";
-    document.getElementById("alert-text").textContent =
-      `The calculator could not start: ${why} What you see is an example, computed when this page was built.`;
+    document.getElementById("alert-text").textContent = `${text} What you see is an example, computed when this page was built.`;
     document.getElementById("retry").onclick = () => location.reload();
+    document.getElementById("retry").hidden = alone;
+    document.getElementById("alone").hidden = !alone;
     alert.hidden = false;
   };
+  const fail = (why) => say(`The calculator could not start: ${why}`);
+  const refuse = () => {
+    root.dataset.storage = "refused";
+    say("This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start without it.", { alone: true });
+  };
+
+  // Python's loader keeps a cache, and stops without a word where it may not.
+  try {
+    const probe = indexedDB.open("batch-size-optimizer-probe");
+    probe.onsuccess = () => probe.result.close();
+    probe.onerror = (event) => { event.preventDefault(); refuse(); };
+  } catch { refuse(); }
+
   // Resource errors do not bubble, so they are caught on their way down.
   addEventListener("error", (event) => {
     const { tagName, src, href } = event.target ?? {};
@@ -30,5 +45,12 @@
   addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
   // PyScript says in the console alone that the page's program is missing.
   fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
+  // At a first visit the form comes first: main.py starts the worker once it reacts. Later the worker need not wait.
+  if (navigator.serviceWorker?.controller) {
+    const script = document.createElement("script");
+    const attributes = { type: "py", worker: "", name: "calc", src: "./calc/worker.py", config: "./pyscript.toml" };
+    for (const [name, value] of Object.entries(attributes)) script.setAttribute(name, value);
+    document.head.append(script);
+  }
   setTimeout(() => fail(`nothing happened for ${START_SECONDS} seconds.`), START_SECONDS * 1000);
 })();
