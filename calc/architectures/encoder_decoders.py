@@ -192,6 +192,41 @@ def relative_position_bias(tape: Tape, table: Parameter, queries: int, keys: int
         return bias.view(table.shape[-1], queries, keys)
 
 
+class UMT5Attention(Attention):
+    """UMT5Attention: every block looks up its own bias, or makes its own zeros; the decoder's asks for no causal kernel."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any], *, has_bias: bool) -> None:
+        heads, names, biases = config["num_heads"], ("q", "k", "v", "o"), (False,) * 4
+        dropout, width = config["dropout_rate"], config["d_kv"]
+        super().__init__(
+            build, config["d_model"], heads, width, dropout=dropout, causal=False, biases=biases, names=names
+        )
+        self.table = _bias_table(build, config) if has_bias else None
+
+    def __call__(self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        queries, keys = x.shape[0], (x if source is None else source).shape[0]
+        if self.table is not None:
+            bias = relative_position_bias(x.tape, self.table, queries, keys, recomputed=False)
+        else:
+            mask = zero_bias(x, self.heads, keys)
+        return super().__call__(x, source, mask=mask, bias=bias)
+
+
+def _bias_table(build: Build, config: Mapping[str, Any]) -> Parameter:
+    shape = (config["relative_attention_num_buckets"], config["num_heads"])
+    table = build.parameter("relative_attention_bias.weight", shape)
+    table.embedding = True
+    return table
+
+
+def zero_bias(x: Tensor, heads: int, keys: int) -> Tensor:
+    """What stands in cross-attention for a bias, in the type of the products (T5Attention.forward)."""
+    tape = x.tape
+    dtype = x.dtype if tape.autocast is None else tape.autocast.dtype
+    with tape.within("attention"):
+        return tape.empty((heads, x.shape[0], keys), dtype, batched=False)
+
+
 class T5Stack:
     """T5Stack: blocks that share the first one's position bias (each of UMT5's blocks has its own)."""
 
@@ -201,12 +236,9 @@ class T5Stack:
         self.decoder = decoder
         self.heads = config["num_heads"]
         self.dropout = config["dropout_rate"]
-        self.bias_per_block = config["model_type"] == "umt5"
         self.recomputed = build.checkpointing != "none"
-        buckets = (config["relative_attention_num_buckets"], self.heads)
-        if not self.bias_per_block:
-            self.position_table = build.parameter("relative_attention_bias.weight", buckets)
-            self.position_table.embedding = True
+        own = config["model_type"] == "umt5"
+        self.position_table = None if own else _bias_table(build, config)
         hidden = config["d_model"]
 
         def attention(*, causal: bool) -> Attention:
@@ -217,9 +249,12 @@ class T5Stack:
 
         def block(_: int) -> Block:
             norms = [T5Norm(build, "layer_norm", hidden) for _ in range(3 if decoder else 2)]
+            cross = None
+            if decoder:
+                cross = UMT5Attention(build, config, has_bias=False) if own else attention(causal=False)
             return Block(
-                attention(causal=decoder),
-                attention(causal=False) if decoder else None,
+                UMT5Attention(build, config, has_bias=True) if own else attention(causal=decoder),
+                cross,
                 T5FeedForward(build, config),
                 norms,
                 dropout=self.dropout,
@@ -236,30 +271,30 @@ class T5Stack:
             mask = decoder_mask(tape, embedded, self.kind) if self.decoder else None
             x = ops.dropout(embedded, self.dropout)
         shared: dict[str, Tensor | None] = {"mask": mask, "source": source}
-        shared["bias"] = relative_position_bias(tape, self.position_table, tokens, tokens, recomputed=self.recomputed)
-        if source is not None:
-            shared["cross_mask"] = self._zero_bias(tape, tokens, source.shape[0], x)
+        if self.position_table is not None:
+            table = self.position_table
+            shared["bias"] = relative_position_bias(tape, table, tokens, tokens, recomputed=self.recomputed)
+            if source is not None:
+                zeros = zero_bias(x, self.heads, source.shape[0])
+                shared["cross_mask"] = tape.leaf(zeros) if self.recomputed else zeros
+                del zeros
         x = self.blocks(tape, x, **shared)
         with tape.within("final norm"):
             return ops.dropout(self.norm(x), self.dropout)
 
-    def _zero_bias(self, tape: Tape, queries: int, keys: int, x: Tensor) -> Tensor:
-        """What stands in cross-attention for a bias: zeros, of which checkpointing wants a gradient (T5Attention.forward)."""
-        dtype = x.dtype if tape.autocast is None else tape.autocast.dtype
-        with tape.within("attention"):
-            zeros = tape.empty((self.heads, queries, keys), dtype, batched=False)
-        return tape.leaf(zeros) if self.recomputed else zeros
-
 
 class T5:
-    """T5ForConditionalGeneration, MT5ForConditionalGeneration."""
+    """T5ForConditionalGeneration, MT5ForConditionalGeneration, UMT5ForConditionalGeneration.
+
+    Checkpointing wants a gradient of the zeros in T5's cross-attention (T5Attention.forward).
+    """
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
         if build.attention == "flash-attention-2":
             message = "T5 adds a learned bias to its scores, which no flash kernel takes; choose sdpa or eager"
             raise ScenarioError("attention", message)
         hidden = config["d_model"]
-        self.scales_output = config.get("scale_decoder_outputs", False)
+        self.scales_output = config["model_type"] == "umt5" or config.get("scale_decoder_outputs", False)
         table = Embedding(build, "shared", config["vocab_size"], hidden)
         self.encoder = T5Stack(build, config, table, decoder=False)
         self.decoder = T5Stack(build, config, table, decoder=True)
