@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.encoders import POSITION_BYTES, MaskedLanguageHead, PostNormBlock, masked_lm_loss
 from calc.architectures.activations import activation
+from calc.architectures.encoders import POSITION_BYTES, MaskedLanguageHead, PostNormBlock, masked_lm_loss
 from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, Embedding, LayerNorm
@@ -134,7 +134,7 @@ class DebertaV2:
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
         if not config["legacy"]:
-            raise ScenarioError("model", "deberta-v2 with legacy=false is not calculated; leave the key out or set it to true")
+            raise ScenarioError("model", "deberta-v2 with legacy=false is not calculated; set it to true")
         hidden, dropout, act = config["hidden_size"], config["hidden_dropout_prob"], config["hidden_act"]
         width = config.get("embedding_size") or hidden
         self.dropout = dropout
@@ -160,7 +160,13 @@ class DebertaV2:
         def block(_: int) -> PostNormBlock:
             attention = DisentangledAttention(build, config)
             return PostNormBlock(
-                build, attention, hidden, config["intermediate_size"], act=act, dropout=dropout, attention_output_dropout=dropout
+                build,
+                attention,
+                hidden,
+                config["intermediate_size"],
+                act=act,
+                dropout=dropout,
+                attention_output_dropout=dropout,
             )
 
         layers = config["num_hidden_layers"]
@@ -186,14 +192,13 @@ class DebertaV2:
             table = tape.parameter(self.table) if self.relative else None
             if table is not None and self.table_norm is not None:
                 table = self.table_norm(table)
-        shared = {"mask": mask, "positions": positions, "table": table}
         outputs: list[Tensor] = []
         x = embedded
         if self.first is not None and self.convolution is not None:
-            x = self.first(tape, x, **shared)
+            x = self.first(tape, x, mask=mask, positions=positions, table=table)
             x = self.convolution(embedded, x, token_mask)
             outputs.append(x)
-        return self.blocks(tape, x, outputs=outputs, **shared)
+        return self.blocks(tape, x, outputs=outputs, mask=mask, positions=positions, table=table)
 
     def _embed(self, tape: Tape, tokens: int, token_mask: Tensor) -> Tensor:
         with tape.within("embeddings"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import attend
 from calc.architectures.activations import activation
+from calc.architectures.attention import attend
 from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
@@ -51,7 +51,9 @@ class Attention:
         )
         self.o = build.linear(names[3], heads * width, hidden, bias=biases[3], attention=True)
 
-    def __call__(self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         source = x if source is None else source
         q, k, v = self.q(x), self.k(source), self.v(source)
         heads = Heads(self.heads, self.heads, self.width, self.width, x.shape[0], source.shape[0], causal=self.causal)
@@ -122,7 +124,7 @@ class Block:
 
 
 def decoder_mask(tape: Tape, x: Tensor, attention: str) -> Tensor | None:
-    """Eager attention's additive causal mask of each sample; the fused kernels take none (masking_utils.py, eager_mask)."""
+    """Eager attention's additive causal mask of each sample (masking_utils.py, eager_mask); fused kernels take none."""
     if not attention.startswith("eager"):
         return None
     tokens = x.shape[0]
@@ -193,7 +195,7 @@ def relative_position_bias(tape: Tape, table: Parameter, queries: int, keys: int
 
 
 class UMT5Attention(Attention):
-    """UMT5Attention: every block looks up its own bias, or makes its own zeros; the decoder's asks for no causal kernel."""
+    """UMT5Attention: every block looks up its own bias, or makes its own zeros; none asks for a causal kernel."""
 
     def __init__(self, build: Build, config: Mapping[str, Any], *, has_bias: bool) -> None:
         heads, names, biases = config["num_heads"], ("q", "k", "v", "o"), (False,) * 4
@@ -203,7 +205,9 @@ class UMT5Attention(Attention):
         )
         self.table = _bias_table(build, config) if has_bias else None
 
-    def __call__(self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         queries, keys = x.shape[0], (x if source is None else source).shape[0]
         if self.table is not None:
             bias = relative_position_bias(x.tape, self.table, queries, keys, recomputed=False)
@@ -244,7 +248,14 @@ class T5Stack:
         def attention(*, causal: bool) -> Attention:
             names, biases = ("q", "k", "v", "o"), (False,) * 4
             return Attention(
-                build, hidden, self.heads, config["d_kv"], dropout=self.dropout, causal=causal, biases=biases, names=names
+                build,
+                hidden,
+                self.heads,
+                config["d_kv"],
+                dropout=self.dropout,
+                causal=causal,
+                biases=biases,
+                names=names,
             )
 
         def block(_: int) -> Block:
@@ -270,15 +281,14 @@ class T5Stack:
             embedded = self.table(tape, tokens)
             mask = decoder_mask(tape, embedded, self.kind) if self.decoder else None
             x = ops.dropout(embedded, self.dropout)
-        shared: dict[str, Tensor | None] = {"mask": mask, "source": source}
+        bias = zeros = None
         if self.position_table is not None:
-            table = self.position_table
-            shared["bias"] = relative_position_bias(tape, table, tokens, tokens, recomputed=self.recomputed)
+            bias = relative_position_bias(tape, self.position_table, tokens, tokens, recomputed=self.recomputed)
             if source is not None:
                 zeros = zero_bias(x, self.heads, source.shape[0])
-                shared["cross_mask"] = tape.leaf(zeros) if self.recomputed else zeros
-                del zeros
-        x = self.blocks(tape, x, **shared)
+                zeros = tape.leaf(zeros) if self.recomputed else zeros
+        x = self.blocks(tape, x, mask=mask, source=source, bias=bias, cross_mask=zeros)
+        del bias, zeros
         with tape.within("final norm"):
             return ops.dropout(self.norm(x), self.dropout)
 
@@ -317,7 +327,9 @@ class T5:
 class BartStack:
     """The encoder or the decoder of BART and its kin, which differ in the options of `Seq2SeqKind`."""
 
-    def __init__(self, build: Build, config: Mapping[str, Any], kind: Seq2SeqKind, table: Embedding, *, decoder: bool) -> None:
+    def __init__(
+        self, build: Build, config: Mapping[str, Any], kind: Seq2SeqKind, table: Embedding, *, decoder: bool
+    ) -> None:
         side = "decoder" if decoder else "encoder"
         hidden, heads = config["d_model"], config[f"{side}_attention_heads"]
         self.attention = build.attention
@@ -383,14 +395,14 @@ class Seq2SeqKind:
     """What tells BART's kin apart.
 
     ``position_kind``: ``learned``, ``frozen`` (sinusoids in a parameter that does not train) or ``buffer``;
-    ``position_offset`` rows come on top. ``logits_bias``: an fp32 or model-type buffer added to the logits.
+    ``position_offset`` rows come on top. ``logits_bias``: a buffer is added to the logits.
     """
 
-    pre_norm: bool
-    embedding_norm: bool
-    position_kind: str
-    position_offset: int
-    logits_bias: bool
+    pre_norm: bool = False
+    embedding_norm: bool = False
+    position_kind: str = "learned"
+    position_offset: int = 0
+    logits_bias: bool = True
 
     def positions(self, build: Build, rows: int, width: int) -> Embedding | BufferedPositions:
         """The position table of one stack."""
@@ -406,20 +418,12 @@ class Seq2SeqKind:
 
 
 SEQ2SEQ_KINDS = {
-    "bart": Seq2SeqKind(pre_norm=False, embedding_norm=True, position_kind="learned", position_offset=2, logits_bias=True),
-    "blenderbot": Seq2SeqKind(
-        pre_norm=True, embedding_norm=False, position_kind="learned", position_offset=0, logits_bias=True
-    ),
-    "m2m_100": Seq2SeqKind(
-        pre_norm=True, embedding_norm=False, position_kind="buffer", position_offset=2, logits_bias=False
-    ),
-    "marian": Seq2SeqKind(
-        pre_norm=False, embedding_norm=False, position_kind="frozen", position_offset=0, logits_bias=True
-    ),
-    "mbart": Seq2SeqKind(pre_norm=True, embedding_norm=True, position_kind="learned", position_offset=2, logits_bias=True),
-    "pegasus": Seq2SeqKind(
-        pre_norm=True, embedding_norm=False, position_kind="frozen", position_offset=0, logits_bias=True
-    ),
+    "bart": Seq2SeqKind(embedding_norm=True, position_offset=2),
+    "blenderbot": Seq2SeqKind(pre_norm=True),
+    "m2m_100": Seq2SeqKind(pre_norm=True, position_kind="buffer", position_offset=2, logits_bias=False),
+    "marian": Seq2SeqKind(position_kind="frozen"),
+    "mbart": Seq2SeqKind(pre_norm=True, embedding_norm=True, position_offset=2),
+    "pegasus": Seq2SeqKind(pre_norm=True, position_kind="frozen"),
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import attend
 from calc.architectures.activations import activation
+from calc.architectures.attention import attend
 from calc.architectures.decoder_parts import Rotary, RotaryTables, rotary_buffers, rotate
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
@@ -30,7 +30,14 @@ class TokenEmbeddings:
     """
 
     def __init__(
-        self, build: Build, config: Mapping[str, Any], width: int, *, dropout: float, own_positions: bool = False, buffers: int = 2
+        self,
+        build: Build,
+        config: Mapping[str, Any],
+        width: int,
+        *,
+        dropout: float,
+        own_positions: bool = False,
+        buffers: int = 2,
     ) -> None:
         self.dropout = dropout
         self.own_positions = own_positions
@@ -189,7 +196,7 @@ def _bert_block(build: Build, config: Mapping[str, Any], *, ffn_dropout: float |
 
 
 class Bert(MaskedEncoder):
-    """BertForMaskedLM and ElectraForMaskedLM, whose embeddings may be narrower; RoBERTa and its kin differ in positions."""
+    """BertForMaskedLM; ElectraForMaskedLM, whose embeddings may be narrower than its blocks."""
 
     own_positions = False
 
@@ -219,7 +226,8 @@ class Albert(MaskedEncoder):
         self.projection = build.linear("embedding_hidden_mapping_in", width, hidden)
         layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
         made = [
-            [_bert_block(build, config, ffn_dropout=0.0) for _ in range(config["inner_group_num"])] for _ in range(groups)
+            [_bert_block(build, config, ffn_dropout=0.0) for _ in range(config["inner_group_num"])]
+            for _ in range(groups)
         ]
         kinds = [(layer * groups // layers, inner) for layer in range(layers) for inner in range(len(made[0]))]
         self.blocks = Blocks(build, kinds, lambda i: made[kinds[i][0]][kinds[i][1]])
@@ -227,8 +235,14 @@ class Albert(MaskedEncoder):
         self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
 
 
-class BiasedSelfAttention(SelfAttention):
+class BiasedSelfAttention:
     """MPNetSelfAttention: composed, with a position bias added to the scores in place."""
+
+    def __init__(self, build: Build, hidden: int, heads: int, *, dropout: float) -> None:
+        self.dropout = dropout
+        self.heads = heads
+        self.width = hidden // heads
+        self.q, self.k, self.v, self.o = (build.linear(name, hidden, hidden, attention=True) for name in "qkvo")
 
     def __call__(self, x: Tensor, *, bias: Tensor) -> Tensor:
         tokens, hidden = x.shape
@@ -249,14 +263,18 @@ class MPNet:
         hidden, dropout, act = config["hidden_size"], config["hidden_dropout_prob"], config["hidden_act"]
         heads = config["num_attention_heads"]
         self.embeddings = TokenEmbeddings(build, config, hidden, dropout=dropout, own_positions=True, buffers=1)
-        self.table = build.parameter("relative_attention_bias.weight", (config["relative_attention_num_buckets"], heads))
+        self.table = build.parameter(
+            "relative_attention_bias.weight", (config["relative_attention_num_buckets"], heads)
+        )
         self.table.embedding = True
 
         def block(_: int) -> PostNormBlock:
             attention_dropout = config["attention_probs_dropout_prob"]
-            attention = BiasedSelfAttention(build, hidden, heads, dropout=attention_dropout, names=("q", "k", "v", "o"))
+            attention = BiasedSelfAttention(build, hidden, heads, dropout=attention_dropout)
             inner = config["intermediate_size"]
-            return PostNormBlock(build, attention, hidden, inner, act=act, dropout=dropout, attention_output_dropout=dropout)
+            return PostNormBlock(
+                build, attention, hidden, inner, act=act, dropout=dropout, attention_output_dropout=dropout
+            )
 
         self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], block)
         table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
@@ -284,7 +302,11 @@ class DistilBert(MaskedEncoder):
 
         def block(_: int) -> PostNormBlock:
             attention = SelfAttention(
-                build, hidden, config["n_heads"], dropout=config["attention_dropout"], names=("q_lin", "k_lin", "v_lin", "out_lin")
+                build,
+                hidden,
+                config["n_heads"],
+                dropout=config["attention_dropout"],
+                names=("q_lin", "k_lin", "v_lin", "out_lin"),
             )
             return PostNormBlock(
                 build, attention, hidden, config["hidden_dim"], act=act, dropout=dropout, attention_output_dropout=0.0
@@ -296,7 +318,7 @@ class DistilBert(MaskedEncoder):
 
 
 class ModernBertBlock:
-    """Pre-norm attention over everything or a window, and a gated MLP, both from fused products (ModernBertEncoderLayer).
+    """Pre-norm attention over everything or a window, and a gated MLP (ModernBertEncoderLayer).
 
     The first block has no norm before its attention: the embeddings' own is just behind it.
     """
@@ -319,7 +341,9 @@ class ModernBertBlock:
     def __call__(self, x: Tensor, *, masks: Mapping[str, Tensor | None], tables: Mapping[str, RotaryTables]) -> Tensor:
         tape = x.tape
         with tape.within("attention"):
-            attended = self._attend(self.norm_1(x) if self.norm_1 is not None else x, masks[self.kind], tables[self.kind])
+            attended = self._attend(
+                self.norm_1(x) if self.norm_1 is not None else x, masks[self.kind], tables[self.kind]
+            )
             x = ops.add(x, attended)
         with tape.within("mlp"):
             x = ops.add(x, self._mlp(self.norm_2(x)))
@@ -394,4 +418,4 @@ class ModernBert:
         if tokens < self.half_window or self.attention == "flash-attention-2":
             return None
         pairs = tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
-        return tape.empty((1, tokens, tokens), dtype, batched=True) if self.attention == "eager" else pairs
+        return tape.empty((1, tokens, tokens), dtype, batched=True) if self.attention.startswith("eager") else pairs

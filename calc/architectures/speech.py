@@ -28,14 +28,16 @@ class WhisperAttention(Attention):
         biases = (True, False, True, True)
         super().__init__(build, hidden, heads, hidden // heads, dropout=dropout, causal=causal, biases=biases)
 
-    def __call__(self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, source: Tensor | None, *, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         source = x if source is None else source
         q = ops.copy(ops.transposed(ops.scale(self.q(x))))
         k = ops.copy(ops.transposed(self.k(source)))
         v = ops.copy(ops.transposed(self.v(source)))
         heads = Heads(self.heads, self.heads, self.width, self.width, x.shape[0], source.shape[0], causal=self.causal)
         out = attend(self.kind, q, k, v, heads, dropout=self.dropout, mask=mask, bias=bias, fp32_softmax=False)
-        if self.kind != "eager" and out.dtype.itemsize == 2:
+        if not self.kind.startswith("eager") and out.dtype.itemsize == 2:
             out = ops.copy(out)
         del q, k, v
         return self.o(out)
