@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, shufflenet, swin, swin_hugging_face, vision_transformers
+from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, segmentation, shufflenet, swin, swin_hugging_face, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 IMAGE_MODELS: dict[str, Architecture] = {
+    "beit": vision_transformers.beit,
+    "clip": vision_transformers.clip,
     "convnext": convnext.hugging_face_convnext,
     "convnextv2": convnext.hugging_face_convnext,
-    "deit": vision_transformers.deit,
+    "deit": vision_transformers.vit,
+    "dinov2": vision_transformers.dinov2,
+    "siglip": vision_transformers.clip,
     "swin": swin_hugging_face.Swin,
-    "vit": vision_transformers.ImageClassifier,
+    "vit": vision_transformers.vit,
     "alexnet": plain.alexnet,
     **dict.fromkeys(convnext.VARIANTS, convnext.torchvision_convnext),
     **dict.fromkeys(plain.DENSENETS, plain.DenseNet),
@@ -22,8 +26,10 @@ IMAGE_MODELS: dict[str, Architecture] = {
     **dict.fromkeys(mobile.PLANS, mobile.MobileNet),
     **dict.fromkeys(regnet.VARIANTS, regnet.RegNet),
     **dict.fromkeys(resnet.VARIANTS, resnet.ResNet),
+    **dict.fromkeys(segmentation.NAMES, segmentation.Segmentation),
     **dict.fromkeys(shufflenet.CHANNELS, shufflenet.ShuffleNet),
     **dict.fromkeys(plain.SQUEEZENET_POOLS, plain.squeezenet),
     **dict.fromkeys(swin.VARIANTS, swin.Swin),
+    **dict.fromkeys(vision_transformers.VARIANTS, vision_transformers.torchvision_vit),
     **dict.fromkeys(plain.VGG_NAMES, plain.vgg),
 }

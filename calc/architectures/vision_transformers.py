@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import attend, eager
+from calc.architectures.attention import attend, eager, sdpa
 from calc.architectures.activations import activation
 from calc.architectures.images import classification_loss, drop_path, image_batch, linear_rates
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm, Linear
 from calc.replay.ops import Heads
+from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ class Encoder:
     ``names`` are the projections' own names (query, key, value, output, up, down), ``key_bias`` whether the keys have
     a bias where the others do, ``layer_scale`` whether each branch is scaled by a trained vector. ``relative_side``:
     patches on a side of the image that each block has position biases for, 0 where it has none (BEiT).
+    ``holds_attention``: the attention's input and output are locals of their own, alive to the block's end (DINOv2).
     """
 
     hidden: int
@@ -48,6 +50,7 @@ class Encoder:
     layer_scale: bool = False
     gated: bool = False
     relative_side: int = 0
+    holds_attention: bool = False
 
 
 class Block:
@@ -59,10 +62,7 @@ class Block:
         self.drop_rate = drop_rate
         hidden, names = encoder.hidden, encoder.names
         self.norm_1 = LayerNorm(build, "layernorm_before", hidden)
-        self.q = build.linear(names[0], hidden, hidden, bias=encoder.qkv_bias, attention=True)
-        self.k = build.linear(names[1], hidden, hidden, bias=encoder.qkv_bias and encoder.key_bias, attention=True)
-        self.v = build.linear(names[2], hidden, hidden, bias=encoder.qkv_bias, attention=True)
-        self.o = build.linear(names[3], hidden, hidden, attention=True)
+        self._make_attention(build)
         self.norm_2 = LayerNorm(build, "layernorm_after", hidden)
         self.up = build.linear(names[4], hidden, encoder.inner * (2 if encoder.gated else 1))
         self.down = build.linear(names[5], encoder.inner, hidden)
@@ -76,16 +76,28 @@ class Block:
         with tape.within("attention"):
             normal = self.norm_1(x)
             branch = self._attention(normal)
+            held = normal if self.encoder.holds_attention else None
             del normal
-            branch = self._branch(branch, self.scale_1)
-            x = ops.add(branch, x)
+            scaled = self._scaled(branch, self.scale_1)
             del branch
+            x = ops.add(drop_path(scaled, self.drop_rate), x)
+            if not self.encoder.holds_attention:
+                del scaled
         with tape.within("mlp"):
             normal = self.norm_2(x)
             branch = self._mlp(normal)
             del normal
-            branch = self._branch(branch, self.scale_2)
-            return ops.add(branch, x)
+            x = ops.add(drop_path(self._scaled(branch, self.scale_2), self.drop_rate), x)
+            del held
+            return x
+
+    def _make_attention(self, build: Build) -> None:
+        encoder, hidden = self.encoder, self.encoder.hidden
+        query, key, value, output, *_ = encoder.names
+        self.q = build.linear(query, hidden, hidden, bias=encoder.qkv_bias, attention=True)
+        self.k = build.linear(key, hidden, hidden, bias=encoder.qkv_bias and encoder.key_bias, attention=True)
+        self.v = build.linear(value, hidden, hidden, bias=encoder.qkv_bias, attention=True)
+        self.o = build.linear(output, hidden, hidden, attention=True)
 
     def _attention(self, x: Tensor) -> Tensor:
         encoder = self.encoder
@@ -105,11 +117,39 @@ class Block:
         gate, value = ops.split(x, [(x.shape[0], self.encoder.inner)] * 2)
         return self.down(ops.mul(ops.pointwise(gate), value))
 
-    def _branch(self, x: Tensor, scale: Any) -> Tensor:
+    def _scaled(self, x: Tensor, scale: Parameter | None) -> Tensor:
         x = ops.dropout(x, self.encoder.dropout)
-        if scale is not None:
-            x = ops.mul(x, x.tape.parameter(scale))
-        return drop_path(x, self.drop_rate)
+        return x if scale is None else ops.mul(x, x.tape.parameter(scale))
+
+
+class MultiheadBlock(Block):
+    """torchvision's EncoderBlock: the same around ``nn.MultiheadAttention``, which works with tokens before samples."""
+
+    def _make_attention(self, build: Build) -> None:
+        hidden = self.encoder.hidden
+        self.qkv = Linear(build, "in_proj", hidden, 3 * hidden)
+        self.o = Linear(build, "out_proj", hidden, hidden)
+
+    def _attention(self, x: Tensor) -> Tensor:
+        """torch/nn/functional.py, multi_head_attention_forward: one product, its bias added apart, a copy of all three."""
+        tape, (tokens, hidden) = x.tape, x.shape
+        low = x.dtype if tape.autocast is None else tape.autocast.dtype
+        weight = tape.cast_parameter(self.qkv.weight, low)
+        bias = tape.cast_parameter(self.qkv.bias, low) if self.qkv.bias is not None else None
+        rows = ops.copy(ops.cast(x, low))
+        product = ops.product(rows, weight)
+        del rows
+        both = product if bias is None else ops.add(product, bias)
+        del product
+        qkv = ops.copy(ops.transposed(both))
+        del both
+        q, k, v = (ops.narrow(qkv, (tokens, hidden)) for _ in range(3))
+        width = hidden // self.encoder.heads
+        out = sdpa(q, k, v, Heads(self.encoder.heads, self.encoder.heads, width, width, tokens, tokens, causal=False))
+        if low.itemsize == Dtype.FP32.itemsize:
+            # The memory-efficient kernel puts samples before tokens; the flash kernel keeps the queries' order.
+            out = ops.copy(ops.transposed(out))
+        return ops.transposed(self.o(out))
 
 
 MASK_ALIGNMENT = 16
@@ -206,6 +246,7 @@ class ImageClassifier:
         final_norm: bool = True,
         pooled_norm: bool = False,
         stem_norm: bool = False,
+        block: type[Block] = Block,
     ) -> None:
         hidden, depth = encoder.hidden, config["num_hidden_layers"]
         rates = drop_rates or [0.0] * depth
@@ -215,7 +256,7 @@ class ImageClassifier:
         self.pooling = pooling
         self.stem_norm = LayerNorm(build, "pre_layernorm", hidden) if stem_norm else None
         kinds = [rate > 0 for rate in rates]
-        self.blocks = Blocks(build, kinds, lambda index: Block(build, encoder, drop_rate=rates[index]))
+        self.blocks = Blocks(build, kinds, lambda index: block(build, encoder, drop_rate=rates[index]))
         self.final_norm = LayerNorm(build, "layernorm", hidden) if final_norm else None
         self.pooled_norm = LayerNorm(build, "pooler.layernorm", hidden) if pooled_norm else None
         self.unused: PoolingHead | None = None
@@ -283,6 +324,7 @@ def dinov2(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
         gated=gated,
         qkv_bias=config["qkv_bias"],
         layer_scale=True,
+        holds_attention=True,
         fp32_softmax=False,
         names=DINOV2_NAMES,
     )
@@ -364,3 +406,39 @@ def beit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
         final_norm=not mean,
         pooled_norm=mean,
     )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """torchvision's patch, layers, heads, width and inner width."""
+
+    patch: int
+    layers: int
+    heads: int
+    hidden: int
+    inner: int
+
+
+VARIANTS = {
+    "vit_b_16": Variant(16, 12, 12, 768, 3072),
+    "vit_b_32": Variant(32, 12, 12, 768, 3072),
+    "vit_l_16": Variant(16, 24, 16, 1024, 4096),
+    "vit_l_32": Variant(32, 24, 16, 1024, 4096),
+    "vit_h_14": Variant(14, 32, 16, 1280, 5120),
+}
+TORCHVISION_IMAGE_SIZE = 224
+
+
+def torchvision_vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+    """torchvision's VisionTransformer by name (torchvision/models/vision_transformer.py)."""
+    variant = VARIANTS[config["name"]]
+    sizes = {
+        "hidden_size": variant.hidden,
+        "patch_size": variant.patch,
+        "image_size": TORCHVISION_IMAGE_SIZE,
+        "num_channels": 3,
+        "num_hidden_layers": variant.layers,
+    }
+    encoder = Encoder(variant.hidden, variant.heads, variant.inner, "gelu")
+    embeddings = PatchEmbeddings(build, sizes, tokens=1)
+    return ImageClassifier(build, sizes, embeddings, encoder, classes=config.get("num_classes", 1000), block=MultiheadBlock)
