@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import gpt_like, llama_like
+from calc.architectures import gpt_like, llama_like, mixtures
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -27,19 +27,25 @@ DECODERS: dict[str, Architecture] = {
     "gpt_neox": llama_like.gpt_neox,
     "gptj": gpt_like.gptj,
     "granite": llama_like.granite,
+    "granitemoe": mixtures.granitemoe,
     "helium": llama_like.helium,
     "llama": llama_like.llama,
     "mistral": llama_like.llama,
+    "mixtral": mixtures.mixtral,
     "mpt": gpt_like.mpt,
     "nemotron": llama_like.nemotron,
     "olmo": llama_like.olmo,
     "olmo2": llama_like.olmo2,
     "olmo3": llama_like.olmo3,
+    "olmoe": mixtures.olmoe,
     "opt": llama_like.opt,
     "phi": llama_like.phi,
     "phi3": llama_like.phi3,
+    "phimoe": mixtures.phimoe,
     "qwen2": llama_like.qwen2,
+    "qwen2_moe": mixtures.qwen2_moe,
     "qwen3": llama_like.qwen3,
+    "qwen3_moe": mixtures.qwen3_moe,
     "seed_oss": llama_like.seed_oss,
     "smollm3": llama_like.smollm3,
     "stablelm": llama_like.stablelm,

@@ -576,6 +576,94 @@ def where(condition: Tensor, x: Tensor) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``x[index]``: rows in another order or number; keeps the index. Backward writes into a copy of zeros."""
+    tape = x.tape
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.empty(shape, x.dtype, batched=x.batched)
+    tape.kernel([out, index], [out])
+    full, batched = x.shape, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        zeros = tape.empty(full, grad.dtype, batched=batched)
+        tape.kernel([], [zeros])
+        result = tape.like(zeros)
+        tape.kernel([grad, index, zeros], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
+def top_k(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """``topk``: values and their indices, which are kept; backward writes into a copy of zeros."""
+    tape = x.tape
+    values = tape.empty(shape, x.dtype, batched=x.batched)
+    index = tape.empty(shape, Dtype.INT64, batched=x.batched)
+    tape.kernel([x], [values, index])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    full, batched = x.shape, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        zeros = tape.empty(full, grad.dtype, batched=batched)
+        tape.kernel([], [zeros])
+        result = tape.like(zeros)
+        tape.kernel([grad, index, zeros], [result])
+        return [result]
+
+    return tape.record(values, [x], backward), index
+
+
+def fill_inplace(x: Tensor, mask: Tensor) -> Tensor:
+    """``masked_fill_``: keeps the mask, the gradient is a new tensor."""
+    tape = x.tape
+    tape.kernel([mask], [x])
+    if tape.recording and x.requires_grad:
+        tape.saves()
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad, mask], [result])
+        return [result]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
+def grouped_product(x: Tensor, weight: Parameter, columns: int) -> Tensor:
+    """``grouped_mm``: each expert's rows of x times its own matrix; the weights are (experts, columns, inner).
+
+    Not under autocast: x takes the weights' type. Keeps x and the weights (integrations/moe.py, _grouped_mm).
+    """
+    tape = x.tape
+    w = tape.parameter(weight)
+    x = cast(x, weight.dtype)
+    kept_x = x.data if w.requires_grad else None
+    input_trains = x.requires_grad
+    if tape.recording and (input_trains or w.requires_grad):
+        tape.saves()
+    rows, inner = x.shape
+    out = tape.empty((rows, columns), x.dtype, batched=x.batched)
+    log = partial(tape.product, batched=x.batched, itemsize=x.dtype.itemsize)
+    log(rows, columns, inner)
+    tape.kernel([w], [])
+    form = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        of_x = of_w = None
+        if kept_x is not None:
+            of_w = tape.empty(w.shape, w.dtype, batched=False)
+            log(rows, columns, inner, contracts_rows=True)
+            tape.kernel([], [of_w])
+        if input_trains:
+            of_x = tape.empty(form[0], form[1], batched=form[2])
+            log(rows, inner, columns)
+            tape.kernel([w], [])
+        return [of_x, of_w]
+
+    return tape.record(out, [x, w], backward)
+
+
 def gather(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     """``torch.gather``: keeps x and the index; backward scatters into zeros of x's size."""
     tape = x.tape
