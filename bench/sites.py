@@ -81,7 +81,9 @@ def upstream_runtime(folder: Path) -> None:
 
 def plain_page(folder: Path, *, cached_packages: str | None) -> None:
     """Put the plain page into a folder that already has a runtime."""
-    shutil.copytree(SITE / "vendor/pyscript", folder / "vendor/pyscript")
+    shutil.copytree(
+        NODE_MODULES / "@pyscript/core/dist", folder / "vendor/pyscript", ignore=shutil.ignore_patterns("*.map")
+    )
     shutil.copy(SITE / "calc.zip", folder)
     config = {
         "interpreter": "./vendor/pyodide/pyodide.mjs",

@@ -98,10 +98,10 @@ def test_everything_works_with_the_server_gone(browser: Browser, host: Host) -> 
         page = context.new_page()
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.goto(host.url + "?from=elsewhere#model=gpt2&micro_batch=3")
+        page.goto(host.url + "?from=elsewhere#micro_batch=3")
         until(page, "ready")
         assert value(page, "micro_batch") == "3"
-        show(page, "model=gpt2&micro_batch=5")
+        show(page, "micro_batch=5")
         assert value(page, "micro_batch") == "5"
         assert page.locator("figure svg").count() >= 3
         for address in (host.url + "index.html", host.url):
@@ -113,7 +113,6 @@ def test_everything_works_with_the_server_gone(browser: Browser, host: Host) -> 
 
 
 def test_the_ordinary_start_works_with_the_server_gone_too(browser: Browser, host: Host) -> None:
-    (host.folder / "vendor/snapshot/calc.bin").write_bytes(b"damaged")
     host.publish("vendor/snapshot/calc.bin", b"damaged")
     with visited(browser, host) as (context, first):
         first.close()
@@ -126,7 +125,7 @@ def test_the_ordinary_start_works_with_the_server_gone_too(browser: Browser, hos
 
 def test_only_what_changed_is_fetched_and_a_new_version_waits_for_its_user(browser: Browser, host: Host) -> None:
     with visited(browser, host) as (_, page):
-        show(page, "model=gpt2&micro_batch=3")
+        show(page, "micro_batch=3")
         style = (host.folder / "static/page.css").read_bytes()
         host.publish("static/page.css", style + b"\n:root { --version: two; }\n")
         host.requested.clear()
@@ -191,7 +190,7 @@ def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, damage: str,
 def test_caches_of_other_sites_on_the_origin_are_left_alone(browser: Browser, host: Host) -> None:
     context = browser.new_context()
     page = context.new_page()
-    page.goto(host.url + "LICENSE")
+    page.goto(host.url + "static/icon.svg")
     others = ["another-precache-v2-" + host.url, "workbox-precache-v2-" + host.url + "deeper/"]
     page.evaluate("names => Promise.all(names.map(name => caches.open(name)))", others)
     page.goto(host.url)

@@ -13,8 +13,24 @@ const fetched = async (path) => {
   if (!response.ok) throw new Error(`${path} answered ${response.status}`);
   return response;
 };
+
+// Tells the page how many bytes of all files have come.
+const coming = { done: 0, total: 0 };
+const counting = () =>
+  new TransformStream({
+    transform(chunk, controller) {
+      coming.done += chunk.length;
+      postMessage(coming);
+      controller.enqueue(chunk);
+    },
+  });
+
 // The files are compressed themselves, so that it does not take a host that does it.
-const unpacked = async (path) => (await fetched(path)).body.pipeThrough(new DecompressionStream("gzip"));
+async function unpacked(path) {
+  const { body, headers } = await fetched(path);
+  coming.total += Number(headers.get("content-length"));
+  return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
+}
 
 // While the worker waits, since Python's import does.
 function fetchedNow(path) {
@@ -27,14 +43,11 @@ function fetchedNow(path) {
 }
 
 async function startFromSnapshot(options) {
-  const [runtime, calc, files] = await Promise.all([
-    ...["runtime.bin", "calc.bin"].map((name) => unpacked(`vendor/snapshot/${name}`)),
-    fetched("calc.zip").then((response) => response.arrayBuffer()),
-  ]);
+  const description = fetched("vendor/snapshot/start.json").then((response) => response.json());
+  const [runtime, calc] = ["runtime.bin", "calc.bin"].map((name) => unpacked(`vendor/snapshot/${name}`));
   // What Python imports lies in the snapshot already: the standard library comes when something else is asked for.
-  const python = await start({ ...options, indexURL, stdLibURL: at("vendor/snapshot/none.zip") }, runtime, calc);
-  // Its modules lie in the snapshot, its data files do not: a catalog may be read late.
-  python.unpackArchive(files, "zip");
+  const stdLibURL = at("vendor/snapshot/none.zip");
+  const python = await start({ ...options, indexURL, stdLibURL }, description, runtime, calc);
   const packages = Object.entries(python.lockfile.packages);
   for (const [name] of packages) python.loadedPackages[name] = "snapshot";
   // Asked for by tools/late_imports.py.
@@ -63,15 +76,37 @@ async function startOrdinary(options) {
   return python;
 }
 
+// Pyodide keeps it to itself when its WebAssembly cannot be had or does not start, and waits for ever.
+function withoutWaitingForEver(starting) {
+  const { instantiateStreaming } = WebAssembly;
+  const broken = new Promise((_, reject) => {
+    WebAssembly.instantiateStreaming = async (...rest) => {
+      try {
+        return await instantiateStreaming.apply(WebAssembly, rest);
+      } catch (error) {
+        reject(error);
+        throw error;
+      }
+    };
+  });
+  return Promise.race([broken, starting()]).finally(() => (WebAssembly.instantiateStreaming = instantiateStreaming));
+}
+
 export async function loadPyodide(options) {
   try {
-    const python = await startFromSnapshot(options);
+    const python = await withoutWaitingForEver(() => startFromSnapshot(options));
     performance.mark("python:snapshot");
     return python;
   } catch (error) {
     console.info(`Starting Python without the snapshot: ${error.message}`);
-    const python = await startOrdinary(options);
+  }
+  try {
+    const python = await withoutWaitingForEver(() => startOrdinary(options));
     performance.mark("python:ordinary");
     return python;
+  } catch (error) {
+    // PyScript would tell nobody.
+    postMessage({ failed: error.message });
+    throw error;
   }
 }

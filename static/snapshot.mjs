@@ -2,11 +2,11 @@
 // the page's worker needs. Throws where anything is not as it was when the snapshot was made; the caller then starts the
 // ordinary way.
 //
-// A snapshot is two files, runtime.bin and calc.bin, both compressed with gzip:
+// A snapshot is three files. start.json is what is needed first: the ids of the others, Pyodide's own header, sizes.
+// runtime.bin and calc.bin are compressed with gzip:
 //   4 bytes    the size of what follows, little-endian
 //   JSON       what the file holds and where it belongs
-//   the rest   runtime.bin: the libraries' files, the fonts' files, blocks of memory; calc.bin: Pyodide's own header,
-//              blocks of memory
+//   the rest   libraries (runtime.bin alone), files, blocks of memory
 // Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
 import createPyodideModule from "../vendor/pyodide/pyodide.asm.mjs";
 import * as pyodide from "../vendor/pyodide/pyodide.mjs";
@@ -43,7 +43,12 @@ class Pieces {
   }
 }
 
-const readBlocks = async (pieces, { blocks }) => ({ blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) });
+async function readFilesAndBlocks(pieces, description) {
+  const files = [];
+  for (const { path, fileSize } of description.files) files.push({ path, content: await pieces.take(fileSize) });
+  const { blocks } = description;
+  return { files, memory: { blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) } };
+}
 
 // Takes runtime.bin apart as it comes: the libraries are compiled while memory is still on its way.
 async function readRuntime(stream) {
@@ -51,18 +56,14 @@ async function readRuntime(stream) {
   const description = await pieces.description();
   const modules = [];
   for (const { fileSize } of description.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
-  const fonts = [];
-  for (const { path, fileSize } of description.fonts) fonts.push({ path, content: await pieces.take(fileSize) });
-  const memory = await readBlocks(pieces, description);
-  return { ...description, modules: await Promise.all(modules), fonts, memory };
+  const rest = await readFilesAndBlocks(pieces, description);
+  return { ...description, ...rest, modules: await Promise.all(modules) };
 }
 
-// The beginning of calc.bin is all that Pyodide needs to start; the rest is a promise.
 async function readCalc(stream) {
   const pieces = new Pieces(stream);
   const description = await pieces.description();
-  const header = await pieces.take(description.header);
-  return { ...description, header, memory: readBlocks(pieces, description) };
+  return { ...description, ...(await readFilesAndBlocks(pieces, description)) };
 }
 
 // Makes memory what it was; `initial` is what the module's code wrote before anything ran.
@@ -120,21 +121,23 @@ function link(module, table, { libraries, modules, pointers, addresses, table: s
   for (const [index, library, symbol] of pointers) table.set(index, loadedLibsByName[library].exports[symbol]);
 }
 
-// Starts Pyodide with these options, and with the two files as streams of their unpacked bytes.
-export async function start(options, runtimeStream, calcStream) {
-  const reading = readRuntime(runtimeStream);
+// Starts Pyodide with these options; start.json's content and streams of the other files' unpacked bytes may be on their
+// way.
+export async function start(options, description, runtimeStream, calcStream) {
+  const reading = Promise.all([runtimeStream.then(readRuntime), calcStream.then(readCalc)]);
   // Awaited further down; without this a failure before then would count as handled by nobody.
   reading.catch(() => {});
-  const calc = await readCalc(calcStream);
+  const expected = await description;
 
   const createModule = async (settings) => {
+    if (settings.API.config.BUILD_ID !== expected.build) throw new Error(`made for build ${expected.build}`);
     const { instantiateWasm } = settings;
     let table, initial;
     const prepare = ({ exports }) => {
       table = exports.__indirect_function_table;
-      const missing = calc.memoryBytes - exports.memory.buffer.byteLength;
+      const missing = expected.memoryBytes - exports.memory.buffer.byteLength;
       if (missing > 0) exports.memory.grow(Math.ceil(missing / PAGE_BYTES));
-      initial = new Uint8Array(exports.memory.buffer.slice(0, calc.initialBytes));
+      initial = new Uint8Array(exports.memory.buffer.slice(0, expected.initialBytes));
     };
     // Pyodide swallows what goes wrong while it makes its instance, and would then wait for ever.
     const broken = new Promise((_, reject) => {
@@ -149,16 +152,17 @@ export async function start(options, runtimeStream, calcStream) {
           done(instance, wasm);
         });
     });
-    const [module, runtime] = await Promise.race([broken, Promise.all([createPyodideModule(settings), reading])]);
-    if (runtime.id !== calc.id) throw new Error("runtime.bin and calc.bin are of different versions");
-    if (runtime.build !== settings.API.config.BUILD_ID) throw new Error(`made for build ${runtime.build}`);
-    restoreMemory(module, initial, calc, [runtime.memory, await calc.memory]);
+    const making = Promise.all([createPyodideModule(settings), reading]);
+    const [module, [runtime, calc]] = await Promise.race([broken, making]);
+    if (runtime.id !== expected.runtime || calc.id !== expected.calc) throw new Error("its files are of different versions");
+    restoreMemory(module, initial, expected, [runtime.memory, calc.memory]);
     link(module, table, runtime);
-    for (const { path, content } of runtime.fonts) {
+    for (const { path, content } of [...runtime.files, ...calc.files]) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);
     }
     return module;
   };
-  return pyodide.loadPyodide({ ...options, createPyodideModule: createModule, _loadSnapshot: calc.header });
+  const header = Uint8Array.from(atob(expected.header), (character) => character.charCodeAt(0));
+  return pyodide.loadPyodide({ ...options, createPyodideModule: createModule, _loadSnapshot: header });
 }

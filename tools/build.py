@@ -75,7 +75,7 @@ def vendored_files(repacked: Path, snapshot: Path) -> Iterator[tuple[str, Path]]
         yield f"vendor/pyodide/{name}", NODE_MODULES / "pyodide" / name
     for path in sorted(repacked.glob("*.*")):
         yield f"vendor/pyodide/{path.name}", path
-    for path in sorted(snapshot.glob("*.bin")):
+    for path in sorted(snapshot.glob("*.*")):
         yield f"vendor/snapshot/{path.name}", path
     for name in ("micropython.mjs", "micropython.wasm"):
         yield f"vendor/micropython/{name}", NODE_MODULES / MICROPYTHON / name
@@ -126,18 +126,6 @@ def calc_archive() -> bytes:
     return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
 
 
-def boot_files(files: dict[str, bytes]) -> dict[str, list[dict[str, str | int]]]:
-    """Return what the page brings before it starts the worker, and before the first figures, with sizes."""
-    names = ["runtime.bin", "calc.bin", "none.zip"]
-    start = [f"vendor/snapshot/{name}" for name in names] + [
-        f"vendor/pyodide/{name}" for name in ("pyodide.asm.wasm", "pyodide.asm.mjs", "pyodide.mjs", "pyodide-lock.json")
-    ]
-    # The largest first: the others fill the line beside it.
-    present = sorted((name for name in start if name in files), key=lambda name: -len(files[name]))
-    # Figures need nothing more; where the snapshot cannot start, the worker brings the rest itself.
-    return {"runtime": [{"path": name, "bytes": len(files[name])} for name in present], "figures": []}
-
-
 def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
     """Return Workbox's list of the files that the page needs without a network, each with the hash of its content."""
     unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/")
@@ -159,7 +147,6 @@ def site(cache: Path) -> dict[str, bytes]:
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))
-    files["vendor/boot.json"] = json.dumps(boot_files(files), indent=1).encode()
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
     return files
 

@@ -2,8 +2,8 @@
 // figure, so that the worker starts where this one ends. static/snapshot.mjs puts it back.
 // usage: node tools/snapshot.mjs REPACKED OUT
 //   REPACKED  the runtime as tools/repack.py made it
-//   OUT       gets runtime.bin (the libraries, and memory before `calc`) and calc.bin (what `calc` changes in it), so
-//             that a change of `calc` leaves the large file as it is. The format is described in static/snapshot.mjs.
+//   OUT       gets runtime.bin (the libraries, and memory before `calc`), calc.bin (what `calc` changes in it, so that a
+//             change of `calc` leaves the large file as it is) and start.json. static/snapshot.mjs describes them.
 import { createHash } from "node:crypto";
 import fs from "node:fs";
 import path from "node:path";
@@ -17,7 +17,8 @@ process.on("uncaughtException", ({ message }) => {
 });
 
 const [repacked, out] = process.argv.slice(2).map((folder) => path.resolve(folder));
-const FONTS = "matplotlib/mpl-data/fonts/ttf";
+const FONT = "matplotlib/mpl-data/fonts/ttf/DejaVuSans.ttf";
+const HOME = "/home/pyodide";
 const BLOCK_BYTES = 4096;
 
 // Neither the clock nor chance may show in the result.
@@ -41,7 +42,7 @@ WebAssembly.instantiate = async (...rest) => {
 const pyodide = await loadPyodide({
   _makeSnapshot: true,
   stdLibURL: path.join(repacked, "python_stdlib.zip"),
-  env: { HOME: "/home/pyodide", PYTHONHASHSEED: "0", PYTHONOPTIMIZE: "2", PYTHONDONTWRITEBYTECODE: "1" },
+  env: { HOME, PYTHONHASHSEED: "0", PYTHONOPTIMIZE: "2", PYTHONDONTWRITEBYTECODE: "1" },
 });
 WebAssembly.instantiate = instantiate;
 const { FS, _module: module } = pyodide;
@@ -123,6 +124,7 @@ function wantedAddresses(libraries) {
   return Object.fromEntries([...new Set(names)].sort().map((name) => [name, module.GOT[name].value]));
 }
 
+const contents = (described) => described.map(({ file }) => file);
 const withoutFile = ({ file, ...rest }) => ({ ...rest, fileSize: file.length });
 
 // Memory up to the end of what was ever allocated. What is free in it still holds what was there: take all of it, largest
@@ -160,14 +162,19 @@ function difference(before, after) {
   return { blocks, content };
 }
 
+// Writes a file of the snapshot and returns what tells it from every other.
 function write(name, description, pieces) {
-  const text = Buffer.from(JSON.stringify(description));
+  const hash = createHash("sha256").update(JSON.stringify(description));
+  pieces.forEach((piece) => hash.update(piece));
+  const id = hash.digest("hex");
+  const text = Buffer.from(JSON.stringify({ id, ...description }));
   const size = Buffer.alloc(4);
   size.writeUInt32LE(text.length);
   const bytes = Buffer.concat([size, text, ...pieces]);
   const packed = zlib.gzipSync(bytes, { level: 9 });
   fs.writeFileSync(path.join(out, name), packed);
   console.log(`${name}: ${bytes.length} bytes, ${packed.length} compressed`);
+  return id;
 }
 
 fs.mkdirSync(out, { recursive: true });
@@ -176,31 +183,23 @@ copy(path.join(repacked, "site-packages"), sitePackages);
 run("tools/warm_up_runtime.py");
 const libraries = loadedLibraries();
 const pointers = addedPointers(libraries);
-const fonts = ["DejaVuSans.ttf"].map((name) => {
-  const location = `${sitePackages}/${FONTS}/${name}`;
-  return { path: location, file: FS.readFile(location) };
-});
+// Files that are read while Python runs.
+const asFile = (location) => ({ path: location, file: FS.readFile(location) });
+const fonts = [asFile(`${sitePackages}/${FONT}`)];
 const runtime = memoryNow();
 const initialBytes = BLOCK_BYTES * Math.ceil((initial.findLastIndex(Boolean) + 1) / BLOCK_BYTES);
 const runtimeBlocks = difference(initial, runtime);
-const files = [...libraries, ...fonts].map(({ file }) => file);
 const description = {
-  build: pyodide._api.config.BUILD_ID,
   libraries: libraries.map(withoutFile),
-  fonts: fonts.map(withoutFile),
+  files: fonts.map(withoutFile),
   table: { booted, full: table.length },
   pointers,
   addresses: wantedAddresses(libraries),
   blocks: runtimeBlocks.blocks,
 };
-const runtimePieces = [...files, ...runtimeBlocks.content];
-const hash = createHash("sha256").update(JSON.stringify(description));
-runtimePieces.forEach((piece) => hash.update(piece));
-// calc.bin fits this runtime.bin alone, and says so.
-const id = hash.digest("hex");
-write("runtime.bin", { id, ...description }, runtimePieces);
+const runtimeId = write("runtime.bin", description, [...contents(libraries), ...contents(fonts), ...runtimeBlocks.content]);
 
-copy("calc", "/home/pyodide/calc");
+copy("calc", `${HOME}/calc`);
 run("tools/warm_up_calc.py");
 run("tools/late_imports.py");
 const added = Object.keys(module.LDSO.loadedLibsByName).length - 1 - libraries.length;
@@ -211,10 +210,21 @@ const whole = memoryNow();
 // Pyodide's own part: a header that says what of JavaScript memory refers to. The heap that follows is not taken.
 const snapshot = pyodide.makeMemorySnapshot();
 const header = snapshot.slice(0, new Uint32Array(snapshot.buffer, snapshot.byteOffset, 2)[1]);
+const dataNames = fs.readdirSync("calc", { recursive: true }).filter((name) => name.endsWith(".json"));
+const data = dataNames.sort().map((name) => asFile(`${HOME}/calc/${name}`));
 const calcBlocks = difference(runtime, whole);
-write(
-  "calc.bin",
-  { id, trampoline, header: header.length, memoryBytes: whole.length, initialBytes, blocks: calcBlocks.blocks },
-  [header, ...calcBlocks.content],
-);
+const calcId = write("calc.bin", { files: data.map(withoutFile), blocks: calcBlocks.blocks }, [
+  ...contents(data),
+  ...calcBlocks.content,
+]);
+const start = {
+  runtime: runtimeId,
+  calc: calcId,
+  build: pyodide._api.config.BUILD_ID,
+  header: Buffer.from(header).toString("base64"),
+  memoryBytes: whole.length,
+  initialBytes,
+  trampoline,
+};
+fs.writeFileSync(path.join(out, "start.json"), JSON.stringify(start));
 process.exit(0);

@@ -14,7 +14,8 @@ const { loadPyodide } = await import(new URL("vendor/pyodide/pyodide.mjs", site)
 const { start } = await import(new URL("static/snapshot.mjs", site));
 
 const unpacked = (name) => zlib.gunzipSync(read(`vendor/snapshot/${name}`));
-const stream = (bytes) => Readable.toWeb(Readable.from([new Uint8Array(bytes)]));
+const stream = async (bytes) => Readable.toWeb(Readable.from([new Uint8Array(bytes)]));
+const description = () => JSON.parse(fs.readFileSync(at("vendor/snapshot/start.json")));
 
 function changed(name, change) {
   const bytes = unpacked(name);
@@ -30,7 +31,7 @@ function changed(name, change) {
 const DAMAGE = {
   "cut-short": () => ({ runtime: unpacked("runtime.bin").subarray(0, 5_000_000) }),
   "empty": () => ({ calc: Buffer.alloc(0) }),
-  "other-build": () => ({ runtime: changed("runtime.bin", (description) => (description.build = "another")) }),
+  "other-build": () => ({ expected: { ...description(), build: "another" } }),
   "other-version": () => ({ calc: changed("calc.bin", (description) => (description.id = "another")) }),
   "other-table": () => ({ runtime: changed("runtime.bin", (description) => (description.table.booted += 7)) }),
   "no-memory": () => {
@@ -41,9 +42,10 @@ const DAMAGE = {
   },
 };
 
-async function fromSnapshot({ runtime = unpacked("runtime.bin"), calc = unpacked("calc.bin") } = {}) {
-  const stdLibURL = at("vendor/snapshot/none.zip");
-  const python = await start({ indexURL, stdLibURL }, stream(runtime), stream(calc));
+async function fromSnapshot(damaged = {}) {
+  const [runtime, calc] = [damaged.runtime ?? unpacked("runtime.bin"), damaged.calc ?? unpacked("calc.bin")];
+  const options = { indexURL, stdLibURL: at("vendor/snapshot/none.zip") };
+  const python = await start(options, damaged.expected ?? description(), stream(runtime), stream(calc));
   python.bringStandardLibrary = () => python.FS.writeFile("/lib/python314.zip", read("vendor/pyodide/python_stdlib.zip"));
   python.bringPackages = () => {
     for (const name of fs.readdirSync(indexURL).filter((name) => name.endsWith(".whl"))) {
