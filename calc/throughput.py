@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import ceil, gcd
+from math import ceil, fsum, gcd
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -268,8 +268,9 @@ class Work:
             updating += self.optimizer.flops / (peak * machine.matrix_share)
         device = tuple(c + m + n * KERNEL_SECONDS for c, m, n in zip(compute, memory, self.kernels, strict=True))
         seconds = self._elapsed(device, updating, machine.host, accumulation_steps)
-        parts = (accumulation_steps * sum(compute), accumulation_steps * sum(memory), updating)
-        return StepTime(*parts, launch_seconds=seconds - sum(parts))
+        # fsum: Python 3.12 and later add floats more exactly than 3.11, and both must give the same number.
+        parts = (accumulation_steps * fsum(compute), accumulation_steps * fsum(memory), updating)
+        return StepTime(*parts, launch_seconds=seconds - fsum(parts))
 
     def _elapsed(self, device: tuple[float, ...], updating: float, host: Host, accumulation_steps: int) -> float:
         """Return when the GPU has run all, with the host going ahead of it.

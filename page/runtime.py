@@ -9,11 +9,12 @@ from pyscript.ffi import create_proxy
 
 WORKER = "calc"
 # What the worker starts from besides the runtime; PyScript says nothing when one of them is missing.
-STARTING_FILES = ("pyscript.toml", "calc/worker.py", "static/interpreter.mjs", "static/snapshot.mjs")
+CONFIGURATION = "pyscript.toml"
+STARTING_FILES = ("calc/worker.py", "static/interpreter.mjs", "static/snapshot.mjs")
 
 LOOK_SECONDS = 0.01
 START_SECONDS = 60
-ANSWER_SECONDS = 12
+ANSWER_SECONDS = 30
 FIGURES_SECONDS = 60
 
 
@@ -70,6 +71,8 @@ class Runtime:
 
     async def start(self, progress: Any) -> None:
         """Start a worker that has said hello, or say which of its files is missing."""
+        # Without its configuration PyScript would look for Python elsewhere.
+        await _response(CONFIGURATION)
         await asyncio.gather(self._start(progress), *[_response(path) for path in STARTING_FILES])
 
     async def _start(self, progress: Any) -> None:

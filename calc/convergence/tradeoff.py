@@ -105,8 +105,8 @@ def fit_tradeoff(batches: Sequence[float], steps: Sequence[float]) -> TradeoffFi
         """Return log S_min and the mean squared log error at this critical batch."""
         critical = math.exp(log_critical)
         offsets = [math.log(s / steps_factor(b, critical)) for b, s in zip(batches, steps, strict=True)]
-        log_fewest = sum(offsets) / len(offsets)
-        return log_fewest, sum((o - log_fewest) ** 2 for o in offsets) / len(offsets)
+        log_fewest = math.fsum(offsets) / len(offsets)
+        return log_fewest, math.fsum((o - log_fewest) ** 2 for o in offsets) / len(offsets)
 
     # Beyond these the data hold no information on the bend: 1000 times outside the batches tried.
     low, high = math.log(min(batches) / 1e3), math.log(max(batches) * 1e3)

@@ -88,7 +88,7 @@ class StepParts(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds of one update."""
-        return sum(self)
+        return math.fsum(self)
 
 
 def _placed(ranks: int, stride: int, gpus_per_node: int, fabric: Fabric) -> tuple[int, Fabric]:
