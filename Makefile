@@ -24,7 +24,7 @@ SNAPSHOT := $(if $(wildcard calc/evaluation.py),$(CACHE)/snapshot.stamp)
 SITE := $(CACHE)/site.stamp
 CALC := $(shell find calc -not -path '*/__pycache__*')
 SITE_SOURCES := $(wildcard index.html main.py pyscript.toml sw.js manifest.webmanifest LICENSE) \
-	$(CALC) $(shell find page static -not -path '*/__pycache__*') $(wildcard tools/licences/*)
+	$(CALC) $(shell find article page static -not -path '*/__pycache__*') $(wildcard tools/licences/*)
 
 build: $(SITE)
 
@@ -77,7 +77,7 @@ $(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools
 	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
 	touch $@
 
-$(SITE): tools/build.py tools/prerender.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
+$(SITE): tools/build.py tools/prerender.py tools/article.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
 	$(BIN)/python -m tools.build $(CACHE) _site
 	touch $@
 

@@ -33,6 +33,7 @@ from page.defaults import SCENARIO
 from page.format import GIB, escape, parameters
 from page.html import tag
 from page.words import CHOICES
+from tools.article import article
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -191,6 +192,7 @@ def prerender(html: str) -> str:
     for name in plots.FIGURES:
         wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
         html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))
+    html = fill(html, "id", "article", article())
     html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)
     return re.sub(
         r'(<section [^<>]*data-shows="(\w+)")',

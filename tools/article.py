@@ -1,0 +1,130 @@
+"""Put the article together: the fragments of `article/`, their numbers filled in by the calculation itself.
+
+A number in the text is an empty element that names a result and the scenario it belongs to, so that no text goes stale:
+
+    <data data-calc="memory.peak_allocated_bytes" data-scenario="model=gpt2&amp;precision=fp32"></data>
+
+`data-calc` is a path in the contract's result, where a list's entry may be named by its id; `data-scenario` a link text
+of the page. `data-per` divides by another path of the same result, `data-as` names a way of writing, and `data-digits`
+the significant digits.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calc.evaluation import evaluate
+from page import link
+from page.format import count, duration, escape, fixed, gib, parameters, significant
+from page.html import tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FOLDER = Path(__file__).resolve().parent.parent / "article"
+NUMBER = re.compile(r"<data\b([^<>]*\bdata-calc=[^<>]*)></data>")
+SECTION = re.compile(r'<section id="([^"]+)"[^<>]*>\s*<h3[^<>]*>([^<]+)</h3>')
+ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+
+WAYS: dict[str, Callable[[Any], str]] = {
+    "gib": gib,
+    "gb": lambda size: f"{fixed(size, 10**9, 1)} GB",
+    "seconds": duration,
+    "parameters": parameters,
+    "tenths": lambda number: fixed(round(number * 10), 10, 1),
+    "dollars": lambda dollars: f"${significant(dollars)}",
+    "percent": lambda share: f"{significant(share * 100, 2)} %",
+    "million": lambda number: f"{significant(number / 1e6, 2)} million",
+}
+
+
+def fragments() -> Iterator[tuple[str, str]]:
+    """Yield the article's fragments in their order: name and HTML."""
+    for path in sorted(FOLDER.glob("*.html")):
+        yield path.name, path.read_text()
+
+
+def looked_up(result: Any, path: str) -> Any:
+    """Return the value under a dotted path.
+
+    Raises
+    ------
+    ValueError
+        Where there is none.
+    """
+    value = result
+    for part in path.split("."):
+        if isinstance(value, (list, tuple)):
+            value = next((entry for entry in value if entry.get("id") == part), None)
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is None:
+            raise ValueError(f"no result {path}: nothing at {part}")
+    return value
+
+
+@lru_cache(maxsize=256)
+def result_of(scenario: str) -> dict[str, Any]:
+    """Return the result of a scenario, given as a link text."""
+    return evaluate(link.nested(link.read(scenario)))
+
+
+def written(path: str, value: Any) -> str:
+    """Return a result as text, in the way that its unit asks for."""
+    last = path.rpartition(".")[2]
+    for ending in ("bytes", "seconds", "parameters", "dollars"):
+        if last.endswith(ending):
+            return WAYS["gib" if ending == "bytes" else ending](value)
+    if isinstance(value, str):
+        return value
+    return count(value) if isinstance(value, int) else significant(value)
+
+
+def number(attributes: str) -> str:
+    """Fill one number in.
+
+    Parameters
+    ----------
+    attributes : str
+        The element's attributes, as they stand in the fragment.
+
+    Raises
+    ------
+    ValueError
+        Where the scenario has no such result.
+    """
+    given = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(attributes)}
+    path, result = given["data-calc"], result_of(given["data-scenario"])
+    value = looked_up(result, path)
+    if "data-per" in given:
+        value /= looked_up(result, given["data-per"])
+    if "data-as" in given:
+        text = WAYS[given["data-as"]](value)
+    elif "data-per" in given or "data-digits" in given:
+        text = significant(value, int(given.get("data-digits", 3)))
+    else:
+        text = written(path, value)
+    return f'<data value="{escape(value)}"{attributes}>{escape(text)}</data>'
+
+
+def article() -> str:
+    """Return the whole article as HTML, its numbers filled in.
+
+    Raises
+    ------
+    ValueError
+        Where a number cannot be filled in: the fragment and what is wrong.
+    """
+    parts, entries = [], []
+    for name, fragment in fragments():
+        try:
+            parts.append(NUMBER.sub(lambda match: number(match.group(1)), fragment))
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"article/{name}: {error}") from error
+        entries += [tag("li", tag("a", title, href=f"#{place}")) for place, title in SECTION.findall(fragment)]
+    contents = tag("nav", tag("ol", *entries), aria_label="Contents of the article")
+    return "\n".join([tag("h2", "Batch size, explained"), contents, *parts])
