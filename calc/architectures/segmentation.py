@@ -65,7 +65,7 @@ class AtrousPyramid:
     def __call__(self, x: Tensor) -> Tensor:
         parts = [branch(x) for branch in self.branches]
         average = ops.average_pool(x, (x.shape[0], 1, 1), keeps_input=False)
-        parts.append(ops.refit(self.pooled(average), (ATROUS_CHANNELS, *x.shape[1:])))
+        parts.append(ops.interpolate(self.pooled(average), (ATROUS_CHANNELS, *x.shape[1:])))
         joined = join_channels(parts)
         out = ops.dropout(self.project(joined), 0.5)
         del parts
@@ -125,7 +125,7 @@ class SmallHead:
         x = self.conv(high)
         average = ops.average_pool(high, (high.shape[0], 1, 1), keeps_input=False)
         x = ops.mul(x, ops.pointwise(self.gate(average), keeps="output"))
-        x = ops.refit(x, (x.shape[0], *low.shape[1:]))
+        x = ops.interpolate(x, (x.shape[0], *low.shape[1:]))
         return ops.add(self.low_classifier(low), self.high_classifier(x))
 
 
@@ -157,7 +157,7 @@ class Segmentation:
         with tape.within("head"):
             x = self.classify(tape, images)
         with tape.within("logits"):
-            return ops.cross_entropy(ops.refit(x, (x.shape[0], size, size)))
+            return ops.cross_entropy(ops.interpolate(x, (x.shape[0], size, size)))
 
 
 NAMES = (

@@ -220,7 +220,7 @@ class PatchEmbeddings:
     def _positions(self, tape: Tape, rows: int) -> Tensor:
         assert self.positions is not None
         if rows != self.rows:
-            return ops.refit(tape.parameter(self.positions), (rows, self.hidden))
+            return ops.interpolate(tape.parameter(self.positions), (rows, self.hidden))
         if self.table:
             return ops.embedding(tape, rows, self.positions, batched=False)
         return tape.parameter(self.positions)

@@ -974,6 +974,59 @@ def cross_entropy(logits: Tensor) -> Tensor:
     return tape.record(loss, [out], nll_backward)
 
 
+def ctc_loss(logits: Tensor, labels: int) -> Tensor:
+    """Log-softmax in fp32 and ``F.ctc_loss``: keeps the log-probabilities and the forward variables of all positions.
+
+    Backward makes the backward variables and a gradient of the log-probabilities (LossCTC.cu): between labels and
+    around them lie blanks, so a sample has 2 * labels + 1 positions.
+    """
+    tape = logits.tape
+    logits = cast(logits, Dtype.FP32)
+    out = tape.like(logits)
+    tape.kernel([logits], [out])
+    if tape.recording and logits.requires_grad:
+        tape.saves()
+    kept = out.data
+
+    def log_softmax_backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(kept)
+        tape.kernel([grad, kept], [result])
+        return [result]
+
+    out = tape.record(out, [logits], log_softmax_backward)
+    del logits
+    forward_variables = tape.empty((kept.shape[0], 2 * labels + 1), Dtype.FP32, batched=True)
+    loss = tape.empty((1,), Dtype.FP32, batched=False)
+    tape.kernel([out], [forward_variables])
+    saved = (out.data, forward_variables)
+    del forward_variables
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        backward_variables = tape.like(saved[1])
+        result = tape.like(saved[0])
+        tape.kernel([grad, *saved, backward_variables], [backward_variables, result])
+        return [result]
+
+    return tape.record(loss, [out], backward)
+
+
+def weight_norm(tape: Tape, direction: Parameter, length: Parameter) -> Tensor:
+    """``torch._weight_norm``: a weight of a direction and a length (fused kernel): keeps both and the norms."""
+    v, g = tape.parameter(direction), tape.parameter(length)
+    if tape.recording and (v.requires_grad or g.requires_grad):
+        tape.saves()
+    out = tape.empty(direction.shape, direction.dtype, batched=False)
+    norms = tape.empty(length.shape, Dtype.FP32, batched=False)
+    tape.kernel([v], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        gradients = [tape.like(v), tape.like(g)]
+        tape.kernel([grad, v, norms], gradients)
+        return [*gradients]
+
+    return tape.record(out, [v, g], backward)
+
+
 def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
     """Linear head and cross-entropy in chunks that never hold all logits; gradients are made in forward.
 
@@ -1007,7 +1060,7 @@ def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
 
 
 def convolution(
-    x: Tensor, weight: Parameter, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
+    x: Tensor, weight: Parameter | Tensor, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
 ) -> Tensor:
     """``nn.Conv1d/2d/3d``: keeps input and weight, whichever of them trains.
 
@@ -1017,7 +1070,7 @@ def convolution(
     """
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
-    w = tape.cast_parameter(weight, low)
+    w = cast(weight, low) if isinstance(weight, Tensor) else tape.cast_parameter(weight, low)
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
     input_trains, weight_trains = x.requires_grad, w.requires_grad
@@ -1128,8 +1181,13 @@ def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def interpolate(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
+    """``F.interpolate``: in fp32 under autocast."""
+    return refit(cast(x, Dtype.FP32) if x.tape.autocast is not None else x, out_shape)
+
+
 def refit(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
-    """Interpolation, padding, look-up by constant indices: keeps nothing; backward makes a gradient of the input's size."""
+    """Resampling, padding, look-up by constant indices: keeps nothing; backward makes a gradient of the input's size."""
     tape = x.tape
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])
