@@ -1,21 +1,24 @@
-"""Speech recognition: Whisper (transformers/models/whisper/modeling_whisper.py)."""
+"""Speech recognition: Whisper, wav2vec 2.0 and HuBERT (transformers/models/{whisper,wav2vec2,hubert}/modeling_*.py)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from calc.architectures.activations import activation
 from calc.architectures.attention import attend
 from calc.architectures.encoder_decoders import Attention, Block, FeedForward, decoder_mask, shifted_labels, token_batch
+from calc.errors import ScenarioError
 from calc.replay import ops
-from calc.replay.layers import Blocks, Conv, Embedding, LayerNorm
+from calc.replay.layers import BatchNorm, Blocks, Conv, Embedding, LayerNorm
 from calc.replay.ops import Heads
+from calc.replay.tape import Dtype, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from calc.architectures.model import Shape
     from calc.replay.layers import Build
-    from calc.replay.tape import Tape, Tensor
+    from calc.replay.tape import Parameter, Tape
 
 
 class WhisperAttention(Attention):
@@ -130,3 +133,169 @@ class Whisper:
         del embedded, positions
         with tape.within("final norm"):
             return self.norm(x)
+
+
+SAMPLES_PER_SECOND = 16_000
+CHARACTERS_PER_SECOND = 15
+"""Read English speech has about so many; the labels' memory is below a hundredth of the step's."""
+
+
+class FeatureConvolution:
+    """One convolution of the waveform's encoder, its norm by ``feat_extract_norm``, its activation.
+
+    ``group``: the first one alone is normalized, each channel over time; ``layer``: every one, over its channels.
+    """
+
+    def __init__(self, build: Build, config: Mapping[str, Any], index: int) -> None:
+        widths = config["conv_dim"]
+        width = widths[index]
+        kernel, stride = config["conv_kernel"][index], config["conv_stride"][index]
+        inputs = widths[index - 1] if index else 1
+        self.act = config["feat_extract_activation"]
+        self.conv = Conv(build, "conv", inputs, width, (kernel,), stride=stride, bias=config["conv_bias"])
+        self.by_channel = config["feat_extract_norm"] == "group"
+        normed = index == 0 or not self.by_channel
+        self.norm = LayerNorm(build, "layer_norm", width) if normed else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        if self.norm is not None:
+            channels, frames = x.shape
+            x = ops.layer_norm(x, self.norm.weight, self.norm.bias, channels if self.by_channel else frames)
+        return activation(self.act, x)
+
+
+class PositionConvolution:
+    """A grouped convolution over the frames as positions; its weight is a direction and a length, or its input normed."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden, kernel = config["hidden_size"], config["num_conv_pos_embeddings"]
+        self.groups = config["num_conv_pos_embedding_groups"]
+        self.act = config["feat_extract_activation"]
+        self.extra = 1 - kernel % 2
+        weight = (hidden, hidden // self.groups, kernel)
+        self.batch_norm = BatchNorm(build, "batch_norm", hidden) if config.get("conv_pos_batch_norm") else None
+        self.direction = build.parameter("conv.weight", weight)
+        self.length = build.parameter("conv.weight.length", (1, 1, kernel)) if self.batch_norm is None else None
+        self.bias = build.parameter("conv.bias", (hidden,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tape = x.tape
+        frames, hidden = x.shape
+        x = x.view(hidden, frames)
+        if self.batch_norm is not None:
+            x = self.batch_norm(x)
+        weight = self.direction if self.length is None else ops.weight_norm(tape, self.direction, self.length)
+        out = ops.convolution(x, weight, self.bias, (hidden, frames + self.extra), groups=self.groups)
+        del weight
+        if self.extra:
+            out = ops.narrow(out, (hidden, frames))
+        return activation(self.act, out).view(frames, hidden)
+
+
+class AdaptedBlock:
+    """A block with a small bottleneck after it (Wav2Vec2AttnAdapterLayer)."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any], block: Block) -> None:
+        hidden, width = config["hidden_size"], config["adapter_attn_dim"]
+        self.block = block
+        self.norm = LayerNorm(build, "adapter_layer.norm", hidden)
+        self.down = build.linear("linear_1", hidden, width)
+        self.up = build.linear("linear_2", width, hidden)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.block(x)
+        return ops.add(x, self.up(activation("relu", self.down(self.norm(x)))))
+
+
+def _overwrite_spans(x: Tensor, value: Parameter) -> Tensor:
+    """SpecAugment: masked frames become one learned vector, in place; the gradient is copied with zeros there."""
+    tape = x.tape
+    operand = tape.parameter(value)
+    tape.kernel([x], [x])
+    if tape.recording and (x.requires_grad or operand.requires_grad):
+        tape.saves()
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad], [result])
+        return [result, tape.like(operand)]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x, operand], backward)
+
+
+class Wav2Vec2:
+    """Wav2Vec2ForCTC and HubertForCTC on raw waveforms at 16 kHz, feature encoder trained too (the library's default).
+
+    LayerDrop leaves blocks out at random; the memory is that of a step that drops none.
+    """
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        if config.get("add_adapter"):
+            message = f"{config['model_type']} with add_adapter=true is not calculated; set it to false"
+            raise ScenarioError("model", message)
+        hidden, width = config["hidden_size"], config["conv_dim"][-1]
+        self.config = config
+        self.dtype = build.dtype
+        layers = range(len(config["conv_dim"]))
+        self.features = Blocks(build, [("conv", i) for i in layers], lambda i: FeatureConvolution(build, config, i))
+        normed = config.get("feat_proj_layer_norm", True)
+        self.feature_norm = LayerNorm(build, "layer_norm", width) if normed else None
+        self.projection = build.linear("projection", width, hidden)
+        masked = config["mask_time_prob"] > 0 or config["mask_feature_prob"] > 0
+        self.masked_frame = build.parameter("masked_spec_embed", (hidden,)) if masked else None
+        self.positions = PositionConvolution(build, config)
+        self.stable = config["do_stable_layer_norm"]
+        self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], lambda _: self._block(build))
+        self.norm = LayerNorm(build, "encoder.layer_norm", hidden)
+        self.head = build.linear("lm_head", hidden, config["vocab_size"])
+
+    def _block(self, build: Build) -> Block | AdaptedBlock:
+        config = self.config
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        dropout = config["attention_dropout"]
+        attention = Attention(build, hidden, heads, hidden // heads, dropout=dropout, causal=False)
+        act, inner_dropout = config["hidden_act"], config["activation_dropout"]
+        feed_forward = FeedForward(build, hidden, config["intermediate_size"], act=act, dropout=inner_dropout)
+        norms = [LayerNorm(build, "layer_norm", hidden) for _ in range(2)]
+        block = Block(attention, None, feed_forward, norms, dropout=config["hidden_dropout"], pre_norm=self.stable)
+        return AdaptedBlock(build, config, block) if self.stable and config.get("adapter_attn_dim") else block
+
+    def loss(self, tape: Tape, shape: Shape) -> Tensor:
+        samples = shape.audio_frames
+        labels = shape.target_length or samples * CHARACTERS_PER_SECOND // SAMPLES_PER_SECOND
+        wave = tape.leaf(tape.batch_input((1, samples), self.dtype))
+        token_batch(tape, labels)
+        x, features = self._features(tape, wave)
+        x = self._encode(tape, x)
+        with tape.within("logits"):
+            logits = self.head(ops.dropout(x, self.config["final_dropout"]))
+            mask = tape.empty((samples,), Dtype.INT64, batched=True)
+            loss = ops.ctc_loss(logits, labels)
+            del mask, features
+            return loss
+
+    def _features(self, tape: Tape, wave: Tensor) -> tuple[Tensor, Tensor]:
+        """Frames as wide as the blocks, and the normalized features that the output holds too."""
+        with tape.within("embeddings"):
+            x = self.features(tape, wave)
+            width, frames = x.shape
+            features = x.view(frames, width)
+            del x
+            if self.feature_norm is not None:
+                features = self.feature_norm(features)
+            x = ops.dropout(self.projection(features), self.config["feat_proj_dropout"])
+            if self.masked_frame is not None and self.config["apply_spec_augment"]:
+                x = _overwrite_spans(x, self.masked_frame)
+            return x, features
+
+    def _encode(self, tape: Tape, x: Tensor) -> Tensor:
+        dropout = self.config["hidden_dropout"]
+        with tape.within("embeddings"):
+            positions = self.positions(x)
+            x = ops.add(x, positions)
+            x = ops.dropout(x if self.stable else self.norm(x), dropout)
+        x = self.blocks(tape, x)
+        del positions
+        with tape.within("final norm"):
+            return self.norm(x) if self.stable else x

@@ -630,38 +630,54 @@ def fill_inplace(x: Tensor, mask: Tensor) -> Tensor:
     return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
 
 
-def grouped_product(x: Tensor, weight: Parameter, columns: int) -> Tensor:
+def grouped_product(x: Tensor, w: Tensor, columns: int) -> Tensor:
     """``grouped_mm``: each expert's rows of x times its own matrix; the weights are (experts, columns, inner).
 
     Not under autocast: x takes the weights' type. Keeps x and the weights (integrations/moe.py, _grouped_mm).
     """
     tape = x.tape
-    w = tape.parameter(weight)
-    x = cast(x, weight.dtype)
+    x = cast(x, w.dtype)
     kept_x = x.data if w.requires_grad else None
-    input_trains = x.requires_grad
-    if tape.recording and (input_trains or w.requires_grad):
+    kept_w = w.data if x.requires_grad else None
+    if tape.recording and (kept_x is not None or kept_w is not None):
         tape.saves()
     rows, inner = x.shape
     out = tape.empty((rows, columns), x.dtype, batched=x.batched)
     log = partial(tape.product, batched=x.batched, itemsize=x.dtype.itemsize)
     log(rows, columns, inner)
     tape.kernel([w], [])
-    form = x.shape, x.dtype, x.batched
+    x_form, w_form = (x.shape, x.dtype, x.batched), (w.shape, w.dtype)
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         of_x = of_w = None
         if kept_x is not None:
-            of_w = tape.empty(w.shape, w.dtype, batched=False)
+            of_w = tape.empty(w_form[0], w_form[1], batched=False)
             log(rows, columns, inner, contracts_rows=True)
             tape.kernel([], [of_w])
-        if input_trains:
-            of_x = tape.empty(form[0], form[1], batched=form[2])
+        if kept_w is not None:
+            of_x = tape.empty(x_form[0], x_form[1], batched=x_form[2])
             log(rows, inner, columns)
-            tape.kernel([w], [])
+            tape.kernel([kept_w], [])
         return [of_x, of_w]
 
     return tape.record(out, [x, w], backward)
+
+
+def add_product(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``w + b @ a`` for every expert (baddbmm) where w is frozen: keeps a and b."""
+    tape = w.tape
+    kept_a, kept_b = a.data, b.data
+    if tape.recording:
+        tape.saves()
+    out = tape.like(w)
+    tape.kernel([w], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        gradients = [tape.like(kept_a), tape.like(kept_b)]
+        tape.kernel([grad], gradients)
+        return gradients
+
+    return tape.record(out, [a, b], backward)
 
 
 def gather(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
