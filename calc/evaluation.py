@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from calc import accumulation, outlook
 from calc.batch import Band, band
 from calc.breakdown import components
+from calc.calibration import calibrated
 from calc.memory import StepMemory, step_memory
 from calc.replay.tape import Phase
 from calc.scenario import Scenario, ZeroGrad, parse
@@ -42,6 +43,7 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     """`evaluate` for a scenario that is already checked."""
+    scenario, calibration = calibrated(scenario)
     memory, limits = fitted(scenario)
     micro_batch = scenario.micro_batch or max(limits.expected, 1)
     allocation = memory.allocate(micro_batch)
@@ -84,6 +86,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "next_needs_bytes": limits.next_needs_bytes,
         **_time(scenario, memory, micro_batch, plan),
         "plan": plan,
+        "calibration": calibration,
     }
     return result | _outlook(scenario, memory, result)
 
@@ -165,7 +168,7 @@ def curves(given: Mapping[str, Any]) -> dict[str, Any]:
     ScenarioError
         As `evaluate`.
     """
-    scenario = parse(given)
+    scenario, _ = calibrated(parse(given))
     memory, limits = fitted(scenario)
     micro_batch = scenario.micro_batch or max(limits.expected, 1)
     batches = _batches(max(limits.optimistic, micro_batch))

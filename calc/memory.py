@@ -133,6 +133,24 @@ class ReplayedStep:
         )
 
     @cached_property
+    def counterparts(self) -> dict[int, int]:
+        """For a tensor of the block before a repeated one: the repeated block's own that has its place later on.
+
+        What the repeated block drops of its predecessor, in order, is what its successor drops of it.
+        """
+        dropped = _of_predecessor(self.stretches)
+        return {
+            earlier: later
+            for stretch in self.stretches
+            if stretch.segment.repeats > 1
+            for earlier, later in zip(
+                dropped[stretch.segment.phase, stretch.segment.block],
+                dropped.get((stretch.segment.phase, stretch.segment.block + 1), []),
+                strict=False,
+            )
+        }
+
+    @cached_property
     def stretches(self) -> tuple[_Stretch, ...]:
         """The log cut at segments."""
         profile = self.profile
@@ -144,6 +162,19 @@ class ReplayedStep:
             local = made & dropped
             found.append(_Stretch(segment, events, tuple(e for e in events if abs(e) not in local)))
         return tuple(found)
+
+
+def _of_predecessor(stretches: tuple[_Stretch, ...]) -> dict[tuple[Phase, int], list[int]]:
+    """For each block and phase, which tensors of the block before it are dropped, in order."""
+    made = {
+        s.segment.block: {e for e in s.events if e > 0} for s in stretches if s.segment.phase is Phase.FORWARD
+    }
+    dropped: dict[tuple[Phase, int], list[int]] = {}
+    for stretch in stretches:
+        block = stretch.segment.block
+        before = made.get(block - 1, set())
+        dropped.setdefault((stretch.segment.phase, block), []).extend(-e for e in stretch.events if -e in before)
+    return dropped
 
 
 @lru_cache(maxsize=256)
@@ -271,6 +302,8 @@ class StepMemory:
     optimizer: OptimizerMemory
     workspace_bytes: int
     shares: _Shares = WHOLE
+    activation_share: float = 1.0
+    """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
     _allocations: dict[int, Allocation] = field(default_factory=dict, compare=False, hash=False, repr=False)
 
     def undivided(self) -> StepMemory:
@@ -279,7 +312,12 @@ class StepMemory:
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage of the log on one GPU."""
-        sizes = self.step.profile.sizes(micro_batch)
+        profile = self.step.profile
+        if self.activation_share == 1:
+            sizes = profile.sizes(micro_batch)
+        else:
+            grown = micro_batch * self.activation_share
+            sizes = [rounded(int(p * grown) + f) for p, f in zip(profile.per_sample, profile.fixed, strict=True)]
         if self.shares.storages is None:
             return sizes
         return [rounded(int(size * share)) for size, share in zip(sizes, self.shares.storages, strict=True)]
@@ -431,11 +469,7 @@ class _Run:
         self.sizes = sizes
         self.allocator = allocator
         self.blocks: dict[int, list[Block | int]] = {}
-        self.first: dict[int, int] = {}
-        for stretch in self.stretches:
-            segment = stretch.segment
-            if segment.phase is Phase.FORWARD and segment.block >= 0:
-                self.first[segment.block] = min((e for e in stretch.events if e > 0), default=0)
+        self.counterparts = step.counterparts
 
     def passes(self) -> dict[Phase, int]:
         """Forward and backward; the peak of each."""
@@ -460,7 +494,7 @@ class _Run:
         allocator, sizes, blocks = self.allocator, self.sizes, self.blocks
         malloc, free = allocator.malloc, allocator.free
         in_block = segment.block >= 0
-        shift = self.first.get(segment.block, 0) - self.first.get(segment.block - 1, 0) if repetition else 0
+        counterparts = self.counterparts if repetition else {}
         for event in events:
             if event > 0:
                 held = blocks.get(event)
@@ -471,9 +505,9 @@ class _Run:
                 continue
             held = blocks.get(-event)
             if in_block:
-                if not held and shift:
+                if not held and -event in counterparts:
                     # A later repetition drops its predecessor's tensor, which the log names by the first one's.
-                    held = blocks.get(shift - event)
+                    held = blocks.get(counterparts[-event])
                 if held:
                     free(held.pop())
             else:
@@ -484,18 +518,25 @@ class _Run:
 def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemory:
     """The scenario's step with its optimizer and card, on one of its GPUs."""
     step = replay(scenario, gradients_kept=gradients_kept)
-    return _step_memory(step, scenario.optimizer, scenario.precision, workspace_bytes(scenario), scenario.layout)
+    workspace = workspace_bytes(scenario)
+    return _step_memory(
+        step, scenario.optimizer, scenario.precision, workspace, scenario.layout, scenario.activation_share
+    )
 
 
 @lru_cache(maxsize=512)
 def _step_memory(
-    step: ReplayedStep, optimizer: Optimizer, precision: Precision, workspace: int, layout: Layout
+    step: ReplayedStep,
+    optimizer: Optimizer,
+    precision: Precision,
+    workspace: int,
+    layout: Layout,
+    activation_share: float,
 ) -> StepMemory:
     alone = layout.gpus == 1 and layout.cpu_offload is Offload.NONE
     shares = WHOLE if alone else _shares(step, layout)
-    return StepMemory(
-        step, _optimizer(step, optimizer, master_weights=precision is Precision.BF16_MASTER), workspace, shares
-    )
+    state = _optimizer(step, optimizer, master_weights=precision is Precision.BF16_MASTER)
+    return StepMemory(step, state, workspace, shares, activation_share)
 
 
 def workspace_bytes(scenario: Scenario) -> int:

@@ -19,6 +19,7 @@ from calc.architectures.registry import ARCHITECTURES
 from calc.catalog import custom, gpus, models
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError
+from calc.readings import BytesReading, Trial, read_calibration
 from calc.scaling.layout import Layout, read_layout
 
 GIB = 2**30
@@ -115,6 +116,9 @@ MAX_IMAGE = 8_192
 MAX_BATCH = 100_000_000
 MAX_GPUS = 1_000_000
 
+LONGEST_NAME = 200
+NORM_KEYS = ("small_batch", "small_batch_norm", "large_batch", "large_batch_norm")
+
 DEFAULT_SEQUENCE = 1024
 DEFAULT_TARGET = 128
 DEFAULT_IMAGE = 224
@@ -187,6 +191,9 @@ class Scenario:
     micro_batch: int | None
     filled: Mapping[str, Any]
     """The scenario as JSON, defaults included."""
+    calibration: tuple[BytesReading | Trial, ...] = ()
+    activation_share: float = 1.0
+    """What grows with the micro-batch as a multiple of the replay's: 1 but where readings say otherwise."""
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -424,9 +431,47 @@ def _check_keys(given: Mapping[str, Any]) -> None:
         raise ScenarioError("scenario", "a scenario is a JSON object")
     unknown = next((key for key in given if key not in KEYS), None)
     if unknown is not None:
-        raise ScenarioError(str(unknown), f"no such field: allowed are {', '.join(KEYS)}")
+        raise ScenarioError(str(unknown) or "scenario", f"{unknown!r} is no field: allowed are {', '.join(KEYS)}")
+    infinite = next((key for key, value in given.items() if not _finite(value)), None)
+    if infinite is not None:
+        raise ScenarioError(infinite, "NaN and Infinity are no numbers: give finite ones")
     if given.get("model") is None:
         raise ScenarioError("model", "missing: give a preset's id such as gpt2, or the content of a config.json")
+
+
+def _finite(value: object) -> bool:
+    """Whether a JSON value holds neither NaN nor infinity."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_finite, value))
+
+
+def _check_run(given: Mapping[str, Any]) -> None:
+    """What only the time, cost and convergence of the whole run read."""
+    for key, (low, high) in _RUN_NUMBERS.items():
+        if given.get(key) is not None:
+            _number(given[key], key, low, high)
+    dataset = given.get("dataset")
+    if dataset is not None and (not isinstance(dataset, str) or len(dataset) > LONGEST_NAME):
+        raise ScenarioError("dataset", f"{_shown(dataset)} is no data set's name")
+    norms = given.get("gradient_norms")
+    if norms is None:
+        return
+    if not isinstance(norms, Mapping):
+        raise ScenarioError("gradient_norms", f"{_shown(norms)} is no object with {', '.join(NORM_KEYS)}")
+    for key in NORM_KEYS:
+        _number(norms.get(key), f"gradient_norms.{key}", 1e-30, 1e30)
+
+
+def _interconnect(given: Mapping[str, Any]) -> Any:
+    value = given.get("interconnect")
+    if value is not None and not isinstance(value, str | Mapping):
+        raise ScenarioError(
+            "interconnect", f'{_shown(value)} is no link: give a name, or {{"node": .., "network": ..}}'
+        )
+    return value
 
 
 def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -451,9 +496,7 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     gpu, gpu_text = _gpu(given.get("gpu"))
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
-    for key, (low, high) in _RUN_NUMBERS.items():
-        if given.get(key) is not None:
-            _number(given[key], key, low, high)
+    _check_run(given)
     scenario = Scenario(
         model=model,
         shape=shape,
@@ -469,12 +512,13 @@ def parse(given: Mapping[str, Any]) -> Scenario:
         gpu=gpu,
         gpus=gpu_count,
         nodes=_optional_whole(given, "nodes", 1, MAX_GPUS) or max(1, -(-gpu_count // 8)),
-        interconnect=given.get("interconnect"),
+        interconnect=_interconnect(given),
         parallelism=parallelism,
         layout=read_layout(parallelism, gpu_count),
         global_batch=_optional_whole(given, "global_batch", 1, MAX_BATCH),
         micro_batch=_optional_whole(given, "micro_batch", 1, MAX_BATCH),
         filled=MappingProxyType({}),
+        calibration=read_calibration(given.get("calibration")),
     )
     return replace(scenario, filled=MappingProxyType(_filled(given, scenario, sizes, gpu_text)))
 

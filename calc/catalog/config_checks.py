@@ -41,6 +41,8 @@ _KIND_OF_NULL_DEFAULTS = {
     "attention_types": "a list",
     "mlp_only_layers": "a list",
     "sliding_window": "a number",
+    "rope_parameters": "an object",
+    "rope_scaling": "an object",
 }
 _HEIGHT_AND_WIDTH = ("image_size", "patch_size")
 # Diffusion models may give each resolution its own value.
@@ -90,14 +92,16 @@ def check_values(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     """
     several = _PER_STAGE if is_diffusers(str(config["model_type"])) else _HEIGHT_AND_WIDTH
     for key, value in config.items():
-        if key in defaults and not (key in several and isinstance(value, list | tuple)):
-            _check_kind(key, value, defaults[key])
-        if key.endswith(_RATE_SUFFIXES) and key not in _NO_RATES and value is not None:
+        known = key in defaults or key in _KIND_OF_NULL_DEFAULTS
+        if known and not (key in several and isinstance(value, list | tuple)):
+            _check_kind(key, value, defaults.get(key))
+        optional = defaults.get(key) is None
+        if key.endswith(_RATE_SUFFIXES) and key not in _NO_RATES and not (value is None and optional):
             if _kind(value) != "a number" or not 0 <= value < 1:
                 raise ScenarioError(FIELD, f"{key} must be at least 0 and below 1, not {value!r}")
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and (key in several or isinstance(defaults.get(key), list | tuple)):
             _check_sizes(key, value)
-        elif key in _MAX_BY_KEY and (value is not None or (defaults.get(key) is not None and key not in _MAY_BE_NULL)):
+        elif key in _MAX_BY_KEY and (value is not None or not (optional or key in _MAY_BE_NULL)):
             config[key] = _whole_number(key, value)
     layers = first_of(config, LAYER_KEYS)
     layer_types = config.get("layer_types")

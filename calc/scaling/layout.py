@@ -77,6 +77,13 @@ def _word(parallelism: Mapping[str, Any], key: str, words: type[StrEnum], defaul
     return str(word)
 
 
+def _switch(parallelism: Mapping[str, Any], key: str) -> bool:
+    value = parallelism.get(key, False)
+    if not isinstance(value, bool):
+        raise ScenarioError(f"parallelism.{key}", f"{value!r}: give true or false")
+    return value
+
+
 def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
     """Read a scenario's ``parallelism`` for a number of GPUs; what the other ways leave over becomes replicas.
 
@@ -103,7 +110,7 @@ def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
     return Layout(
         strategy=strategy,
         data=data,
-        sequence_parallel=bool(parallelism.get("sequence_parallel", False)),
+        sequence_parallel=_switch(parallelism, "sequence_parallel"),
         cpu_offload=cpu_offload,
         **degrees,
     )
