@@ -110,6 +110,7 @@ class Options:
     """``gated``, ``fused-gated`` or ``plain``."""
     mlp_names: tuple[str, str] = ("up_proj", "down_proj")
     attention_dropout: float = 0.0
+    fp32_softmax: bool = True
     branch_dropout: float = 0.0
     mlp_dropout: float = 0.0
     embedding_dropout: float = 0.0
@@ -181,6 +182,7 @@ class Attention:
             heads,
             dropout=o.attention_dropout,
             mask=mask,
+            fp32_softmax=o.fp32_softmax,
             softcap=o.score_softcap,
             heads_first=self.rotates and o.rotary is not None and o.rotary.cut,
         )

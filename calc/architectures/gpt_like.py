@@ -52,6 +52,7 @@ def _gpt2_options(config: Mapping[str, Any]) -> Options:
         mlp="plain",
         mlp_names=("c_fc", "c_proj"),
         attention_dropout=config["attn_pdrop"],
+        fp32_softmax=False,
         branch_dropout=dropout,
         mlp_dropout=dropout,
         embedding_dropout=config["embd_pdrop"],
@@ -63,7 +64,10 @@ def gpt_bigcode(build: Build, config: Mapping[str, Any]) -> Decoder:
     build.buffer(config["n_positions"] ** 2)
     single = config["multi_query"]
     options = replace(
-        _gpt2_options(config), key_heads=1 if single else config["n_head"], fused_cut="split" if single else "heads"
+        _gpt2_options(config),
+        key_heads=1 if single else config["n_head"],
+        fused_cut="split" if single else "heads",
+        fp32_softmax=True,
     )
     return Decoder(build, options)
 
