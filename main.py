@@ -340,13 +340,13 @@ class Page:
         asyncio.create_task(self.guarded(self.draw()))
         self.ask()
 
-    async def run(self) -> None:
+    def run(self) -> None:
         """Start a worker, again after a failure."""
         by_id("alert").hidden = True
         self.figures_loaded = False
         self.figures_wanted.clear()
         app("loading")
-        await self.guarded(self.start())
+        asyncio.create_task(self.guarded(self.start()))
 
 
 page = Page()
@@ -402,7 +402,7 @@ on(document, "click", clicked)
 on(by_id("undo"), "click", lambda _event: page.step(page.past, page.future))
 on(by_id("redo"), "click", lambda _event: page.step(page.future, page.past))
 on(by_id("reset"), "click", start_over)
-on(by_id("retry"), "click", lambda _event: asyncio.create_task(page.run()))
+on(by_id("retry"), "click", lambda _event: page.run())
 for button in document.querySelectorAll("[data-needs-python]"):
     button.disabled = False
 Keep(describe, load)
@@ -411,4 +411,4 @@ page.settled = page.link_text()
 mark("app:alive")
 # static/early.js has looked, and said so.
 if document.documentElement.getAttribute("data-storage") != "refused":
-    asyncio.create_task(page.run())
+    page.run()

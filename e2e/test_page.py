@@ -217,7 +217,7 @@ def differences(there: object, here: object, path: str = "") -> list[str]:
 def golden_scenarios() -> list[dict[str, object]]:
     return [
         {"model": model, "gpu": gpu, **recipe}
-        for model in ("gpt2", "llama-3.2-1b", "bert-base-uncased", "vit_b_16", "resnet50")
+        for model in ("gpt2", "llama-3.2-1b", "bert-base", "vit-base-patch16", "resnet50")
         for gpu, recipe in (
             ("rtx-4090-24gb", {}),
             ("h100-sxm-80gb", {"precision": "bf16", "checkpointing": "full", "global_batch": 96}),
