@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import convnext, inception, mobile, plain, regnet, resnet, segmentation, shufflenet, swin, swin_hugging_face, vision_transformers
+from calc.architectures import convnext, diffusion, inception, mobile, plain, regnet, resnet, segmentation, shufflenet, swin, swin_hugging_face, vision_transformers
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
 
 IMAGE_MODELS: dict[str, Architecture] = {
+    "DiTTransformer2DModel": diffusion.DiT,
+    "UNet2DConditionModel": diffusion.UNet,
     "beit": vision_transformers.beit,
     "clip": vision_transformers.clip,
     "convnext": convnext.hugging_face_convnext,
