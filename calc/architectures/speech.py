@@ -166,7 +166,7 @@ class FeatureConvolution:
 
 
 class PositionConvolution:
-    """A grouped convolution over the frames as positions; its weight is a direction and a length, or its input normed."""
+    """A grouped convolution of frames as positions; its weight has a direction and a length, or its input is normed."""
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
         hidden, kernel = config["hidden_size"], config["num_conv_pos_embeddings"]
