@@ -201,8 +201,31 @@ def spreads(steps: Sequence[StepComparison]) -> dict[str, dict[str, float]]:
 
 def nearest_runs(scenario: Scenario) -> list[Run]:
     """The measured runs most like the scenario, nearest first."""
-    runs = measured().runs
-    return sorted(runs, key=lambda run: unlikeness(scenario, _parsed(run)))[:NEAREST_RUNS]
+    parameters = step_memory(scenario).step.parameter_count
+    return sorted(measured().runs, key=lambda run: unlikeness(scenario, parameters, run))[:NEAREST_RUNS]
+
+
+def unlikeness(scenario: Scenario, parameters: int, run: Run) -> float:
+    """How little a scenario and a measured run have in common: what changes the memory's structure counts most.
+
+    A rule for choosing what to show, not a law: another task 16, another architecture 4, another precision, method or
+    checkpointing 2, another attention or optimizer 1, each doubling of the input 1, of the parameters a half.
+    """
+    other = _parsed(run)
+    differences = (
+        (16.0, scenario.model.task is not other.model.task),
+        (4.0, scenario.model.architecture != other.model.architecture),
+        (2.0, scenario.precision is not other.precision),
+        (2.0, scenario.method is not other.method),
+        (2.0, scenario.checkpointing is not other.checkpointing),
+        (1.0, scenario.attention is not other.attention),
+        (1.0, scenario.optimizer is not other.optimizer),
+    )
+    return (
+        sum(weight for weight, differs in differences if differs)
+        + abs(log2(_input_size(scenario) / _input_size(other)))
+        + abs(log2(parameters / run.parameters)) / 2
+    )
 
 
 def _parsed(run: Run) -> Scenario:
@@ -212,24 +235,6 @@ def _parsed(run: Run) -> Scenario:
 @lru_cache(maxsize=1024)
 def _parsed_by_place(place: int) -> Scenario:
     return parse(measured().runs[place].scenario)
-
-
-def unlikeness(one: Scenario, other: Scenario) -> float:
-    """How little two scenarios have in common: what changes the memory's structure counts most, then size.
-
-    A rule for choosing what to show, not a law: another task 16, another architecture 4, another precision, method or
-    checkpointing 2, another attention or optimizer 1, each doubling of the input 1.
-    """
-    differences = (
-        (16.0, one.model.task is not other.model.task),
-        (4.0, one.model.architecture != other.model.architecture),
-        (2.0, one.precision is not other.precision),
-        (2.0, one.method is not other.method),
-        (2.0, one.checkpointing is not other.checkpointing),
-        (1.0, one.attention is not other.attention),
-        (1.0, one.optimizer is not other.optimizer),
-    )
-    return sum(weight for weight, differs in differences if differs) + abs(log2(_input_size(one) / _input_size(other)))
 
 
 def _input_size(scenario: Scenario) -> int:
