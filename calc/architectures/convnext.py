@@ -6,6 +6,7 @@ torchvision/models/convnext.py; transformers/models/{convnext,convnextv2}/modeli
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.activations import activation
@@ -79,7 +80,15 @@ class Block:
     """
 
     def __init__(
-        self, build: Build, channels: int, act: str, *, scale: bool, response_norm: bool, drop_rate: float, inplace: bool
+        self,
+        build: Build,
+        channels: int,
+        act: str,
+        *,
+        scale: bool,
+        response_norm: bool,
+        drop_rate: float,
+        inplace: bool,
     ) -> None:
         self.act = act
         self.inplace = inplace
@@ -130,7 +139,7 @@ class ConvNeXt:
         self.stem_norm = ImageNorm(build, channels[0])
         self.downsamplers = [
             (ImageNorm(build, before), Conv(build, "downsampling_layer", before, after, (2, 2), stride=2))
-            for before, after in zip(channels, channels[1:], strict=False)
+            for before, after in pairwise(channels)
         ]
         self.stages = []
         first = True
@@ -165,7 +174,12 @@ def torchvision_convnext(build: Build, config: Mapping[str, Any]) -> ConvNeXt:
     """torchvision's ConvNeXt by name."""
     variant = VARIANTS[config["name"]]
     return ConvNeXt(
-        build, variant.channels, variant.depths, drop_rate=variant.drop_rate, classes=config.get("num_classes", 1000), inplace=True
+        build,
+        variant.channels,
+        variant.depths,
+        drop_rate=variant.drop_rate,
+        classes=config.get("num_classes", 1000),
+        inplace=True,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_divisible(value: float, divisor: int = 8) -> int:
-    """The nearest multiple of ``divisor``, but never below nine tenths of the value (models/_utils.py, _make_divisible)."""
+    """The nearest multiple of ``divisor``, never below nine tenths of the value (models/_utils.py, _make_divisible)."""
     rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * value else rounded
 
@@ -33,13 +33,30 @@ def activate_inplace(name: str | None, x: Tensor) -> Tensor:
 
 
 def square_conv(
-    build: Build, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1, dilation: int = 1, bias: bool = False,
+    build: Build,
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    dilation: int = 1,
+    bias: bool = False,
     padding: int | None = None,
-) -> Conv:  # fmt: skip
+) -> Conv:
     """A convolution padded so that stride 1 keeps the image's size."""
     pad = (kernel - 1) // 2 * dilation if padding is None else padding
     return Conv(
-        build, "conv", inputs, outputs, (kernel, kernel), stride=stride, padding=pad, dilation=dilation, groups=groups, bias=bias
+        build,
+        "conv",
+        inputs,
+        outputs,
+        (kernel, kernel),
+        stride=stride,
+        padding=pad,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
     )
 
 
@@ -47,9 +64,17 @@ class ConvNorm:
     """Conv2dNormActivation: convolution without bias, batch normalization, an activation in place."""
 
     def __init__(
-        self, build: Build, inputs: int, outputs: int, kernel: int = 1, *, stride: int = 1, groups: int = 1, dilation: int = 1,
+        self,
+        build: Build,
+        inputs: int,
+        outputs: int,
+        kernel: int = 1,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        dilation: int = 1,
         act: str | None = "relu",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.conv = square_conv(build, inputs, outputs, kernel, stride=stride, groups=groups, dilation=dilation)
         self.norm = BatchNorm(build, "norm", outputs)
         self.act = act

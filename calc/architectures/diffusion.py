@@ -138,18 +138,25 @@ class ImageTransformer:
     ) -> None:
         self.linear = linear
         self.norm = GroupNorm(build, groups, channels)
-        self.project_in = build.linear("proj_in", channels, channels) if linear else square_conv(build, channels, channels, 1, bias=True)
+        self.project_in = (
+            build.linear("proj_in", channels, channels)
+            if linear
+            else square_conv(build, channels, channels, 1, bias=True)
+        )
         self.blocks = Blocks(build, ["block"] * layers, lambda _: TransformerBlock(build, channels, heads, context))
-        self.project_out = build.linear("proj_out", channels, channels) if linear else square_conv(build, channels, channels, 1, bias=True)
+        self.project_out = (
+            build.linear("proj_out", channels, channels)
+            if linear
+            else square_conv(build, channels, channels, 1, bias=True)
+        )
 
     def __call__(self, x: Tensor, context: Tensor) -> Tensor:
         tape, shape = x.tape, x.shape
         tokens = (x.numel // shape[0], shape[0])
         out = self.norm(x)
         if self.linear:
-            out = self.project_in(ops.transposed(out).view(*tokens))
-        else:
-            out = self.project_in(out).view(*tokens)
+            out = ops.transposed(out).view(*tokens)
+        out = self.project_in(out).view(*tokens)
         out = self.blocks(tape, out, context=context)
         if self.linear:
             out = ops.copy(ops.transposed(self.project_out(out))).view(*shape)
@@ -198,7 +205,13 @@ class Stage:
             self.residuals.append(ResidualBlock(build, inputs, outputs, time_width, groups=groups))
             self.transformers.append(
                 ImageTransformer(
-                    build, outputs, heads, layers, config["cross_attention_dim"], groups=groups, linear=config["use_linear_projection"]
+                    build,
+                    outputs,
+                    heads,
+                    layers,
+                    config["cross_attention_dim"],
+                    groups=groups,
+                    linear=config["use_linear_projection"],
                 )
                 if layers
                 else None
@@ -316,7 +329,7 @@ class UNet:
 
 
 class DiTBlock:
-    """Attention and MLP, each shifted, scaled and gated by the time step and class (BasicTransformerBlock, ada_norm_zero)."""
+    """BasicTransformerBlock with ada_norm_zero: attention and MLP, shifted, scaled and gated by time step and class."""
 
     def __init__(self, build: Build, width: int, heads: int, classes: int, *, bias: bool) -> None:
         self.width = width

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import convnext, diffusion, inception, mobile, plain, regnet, resnet, segmentation, shufflenet, swin, swin_hugging_face, vision_transformers
+from calc.architectures import (
+    convnext,
+    diffusion,
+    inception,
+    mobile,
+    plain,
+    regnet,
+    resnet,
+    segmentation,
+    shufflenet,
+    swin,
+    swin_hugging_face,
+    vision_transformers,
+)
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture

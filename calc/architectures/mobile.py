@@ -68,7 +68,14 @@ class InvertedResidual:
             stride = 1 if block.dilation > 1 else block.stride
             self.layers.append(
                 ConvNorm(
-                    build, inner, inner, block.kernel, stride=stride, groups=inner, dilation=block.dilation, act=block.act
+                    build,
+                    inner,
+                    inner,
+                    block.kernel,
+                    stride=stride,
+                    groups=inner,
+                    dilation=block.dilation,
+                    act=block.act,
                 )
             )
             if block.squeezed:
@@ -106,7 +113,15 @@ class Plan:
 
 
 def _mobilenet_v2() -> Plan:
-    settings = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    settings = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     blocks = []
     inputs = 32
     for expansion, outputs, count, stride in settings:
@@ -150,15 +165,24 @@ V3_SMALL = (
 )
 
 
-def mobilenet_v3_plan(rows: Sequence[tuple[int, int, int, int, bool, str, int]], hidden: int, *, dilated: bool = False) -> Plan:
+def mobilenet_v3_plan(
+    rows: Sequence[tuple[int, int, int, int, bool, str, int]], hidden: int, *, dilated: bool = False
+) -> Plan:
     """``dilated``: the last three blocks keep their resolution, for segmentation."""
     blocks = [
         Inverted(
-            inputs, expanded, outputs, kernel, stride, act, squeezed=make_divisible(expanded // 4) if squeeze else 0,
-            gate="hardsigmoid", dilation=2 if dilated and index >= len(rows) - 3 else 1,
+            inputs,
+            expanded,
+            outputs,
+            kernel,
+            stride,
+            act,
+            squeezed=make_divisible(expanded // 4) if squeeze else 0,
+            gate="hardsigmoid",
+            dilation=2 if dilated and index >= len(rows) - 3 else 1,
         )
         for index, (inputs, kernel, expanded, outputs, squeeze, act, stride) in enumerate(rows)
-    ]  # fmt: skip
+    ]
     return Plan(16, "hardswish", tuple(blocks), 6 * blocks[-1].outputs, hidden=hidden)
 
 
@@ -235,10 +259,17 @@ def _efficientnet(stages: Sequence[Stage], *, dropout: float, last: int = 0) -> 
             expanded = make_divisible(inputs * stage.expansion)
             blocks.append(
                 Inverted(
-                    inputs, expanded, stage.outputs, stage.kernel, stage.stride if index == 0 else 1, "silu",
-                    squeezed=0 if stage.fused else max(1, inputs // 4), squeeze_act="silu", fused=stage.fused,
+                    inputs,
+                    expanded,
+                    stage.outputs,
+                    stage.kernel,
+                    stage.stride if index == 0 else 1,
+                    "silu",
+                    squeezed=0 if stage.fused else max(1, inputs // 4),
+                    squeeze_act="silu",
+                    fused=stage.fused,
                     dropped=bool(blocks),
-                )  # fmt: skip
+                )
             )
     return Plan(stages[0].inputs, "silu", tuple(blocks), last or 4 * stages[-1].outputs, dropout=dropout)
 
@@ -246,7 +277,10 @@ def _efficientnet(stages: Sequence[Stage], *, dropout: float, last: int = 0) -> 
 def _scaled(width: float, depth: float, dropout: float) -> Plan:
     stages = [
         replace(
-            stage, inputs=make_divisible(stage.inputs * width), outputs=make_divisible(stage.outputs * width), count=ceil(stage.count * depth)
+            stage,
+            inputs=make_divisible(stage.inputs * width),
+            outputs=make_divisible(stage.outputs * width),
+            count=ceil(stage.count * depth),
         )
         for stage in V1_STAGES
     ]

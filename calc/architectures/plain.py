@@ -25,7 +25,15 @@ class ConvReLU:
     """A convolution with bias, batch normalization where asked for, ReLU in place."""
 
     def __init__(
-        self, build: Build, inputs: int, outputs: int, kernel: int, *, stride: int = 1, padding: int | None = None, norm: bool = False
+        self,
+        build: Build,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: int | None = None,
+        norm: bool = False,
     ) -> None:
         self.conv = square_conv(build, inputs, outputs, kernel, stride=stride, bias=True, padding=padding)
         self.norm = BatchNorm(build, "norm", outputs) if norm else None
@@ -94,7 +102,7 @@ class Sequential:
 def alexnet(build: Build, config: Mapping[str, Any]) -> Sequential:
     """AlexNet."""
     pool = Pool(3, 2)
-    layers = [
+    layers: list[Callable[[Tensor], Tensor]] = [
         ConvReLU(build, 3, 64, 11, stride=4, padding=2),
         pool,
         ConvReLU(build, 64, 192, 5),
@@ -118,7 +126,9 @@ def vgg(build: Build, config: Mapping[str, Any]) -> Sequential:
             inputs = channels
         else:
             layers.append(Pool(2, 2))
-    return Sequential(build, layers, FullyConnected(build, inputs, 7, config.get("num_classes", 1000), drops_first=False))
+    return Sequential(
+        build, layers, FullyConnected(build, inputs, 7, config.get("num_classes", 1000), drops_first=False)
+    )
 
 
 class Fire:

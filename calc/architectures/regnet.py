@@ -54,7 +54,9 @@ VARIANTS = {
 class Bottleneck:
     """ResBottleneckBlock: grouped bottleneck as wide as its output, squeeze-excitation in regnet_y."""
 
-    def __init__(self, build: Build, inputs: int, outputs: int, *, stride: int, group_width: int, squeezes: bool) -> None:
+    def __init__(
+        self, build: Build, inputs: int, outputs: int, *, stride: int, group_width: int, squeezes: bool
+    ) -> None:
         self.projection = (
             ConvNorm(build, inputs, outputs, stride=stride, act=None) if inputs != outputs or stride != 1 else None
         )

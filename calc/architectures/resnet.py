@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 class Residual:
-    """BasicBlock or Bottleneck: convolutions with batch normalization, added in place to the input or its projection."""
+    """BasicBlock or Bottleneck: convolutions with batch norms, the input or its projection added in place."""
 
     def __init__(
         self, build: Build, inputs: int, planes: int, variant: Variant, *, stride: int, dilation: int = 1, project: bool
@@ -80,9 +80,17 @@ def _conv_norm(
 ) -> tuple[Conv, BatchNorm]:
     spread = dilation if kernel > 1 else 1
     conv = Conv(
-        build, "conv", inputs, outputs, (kernel, kernel), stride=stride, padding=spread * (kernel // 2),
-        dilation=spread, groups=groups, bias=False,
-    )  # fmt: skip
+        build,
+        "conv",
+        inputs,
+        outputs,
+        (kernel, kernel),
+        stride=stride,
+        padding=spread * (kernel // 2),
+        dilation=spread,
+        groups=groups,
+        bias=False,
+    )
     return conv, BatchNorm(build, "norm", outputs)
 
 
@@ -94,7 +102,9 @@ def expansion(variant: Variant) -> int:
 class Backbone:
     """Everything up to the last stage. ``dilated`` stages keep their resolution and spread their kernels instead."""
 
-    def __init__(self, build: Build, variant: Variant, *, dilated: tuple[bool, bool, bool] = (False, False, False)) -> None:
+    def __init__(
+        self, build: Build, variant: Variant, *, dilated: tuple[bool, bool, bool] = (False, False, False)
+    ) -> None:
         self.build = build
         self.stem = Conv(build, "conv1", 3, STEM_CHANNELS, (7, 7), stride=2, padding=3, bias=False)
         self.stem_norm = BatchNorm(build, "bn1", STEM_CHANNELS)
@@ -123,9 +133,9 @@ class Backbone:
             inputs = outputs
         self.channels = inputs
 
-    def __call__(self, tape: Tape, x: Tensor) -> Tensor:
+    def __call__(self, tape: Tape, images: Tensor) -> Tensor:
         with tape.within("stem"):
-            x = self.stem(x)
+            x = self.stem(images)
             x = ops.activation_inplace(self.stem_norm(x))
             x = ops.max_pool(x, ops.pooled(x.shape, 3, stride=2, padding=1))
         with tape.within("stages"):

@@ -28,7 +28,7 @@ CHANNELS = {
 
 
 class Shuffle:
-    """InvertedResidual: one half goes through convolutions, the other through (or past) its own; both are interleaved."""
+    """InvertedResidual: one half goes through convolutions, the other through its own or none; both are interleaved."""
 
     def __init__(self, build: Build, inputs: int, outputs: int, *, stride: int) -> None:
         half = outputs // 2

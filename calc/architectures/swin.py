@@ -24,7 +24,7 @@ BIAS_WIDTH = 512
 
 @dataclass(frozen=True)
 class Variant:
-    """torchvision's width, blocks and heads of each stage, side of a window, highest probability of leaving a block out."""
+    """torchvision's width, blocks and heads of each stage, a window's side, highest rate of leaving a block out."""
 
     width: int
     depths: tuple[int, int, int, int]

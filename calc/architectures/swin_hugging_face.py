@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from calc.replay.layers import Build
     from calc.replay.tape import Tape, Tensor
 
+
 class WindowAttention:
     """SwinAttention: separate projections, the position biases given to the kernel as its mask."""
 
@@ -60,9 +61,11 @@ def _for_each_window(bias: Tensor, mask: Tensor, maps: int) -> Tensor:
 
 
 class Layer:
-    """SwinLayer. Its windows, the attention's output and that put back in place live to the layer's end, as its locals do."""
+    """SwinLayer. Its windows and the attention's output, also put back in place, are locals that live to its end."""
 
-    def __init__(self, build: Build, config: Mapping[str, Any], width: int, heads: int, *, shifted: bool, drop_rate: float) -> None:
+    def __init__(
+        self, build: Build, config: Mapping[str, Any], width: int, heads: int, *, shifted: bool, drop_rate: float
+    ) -> None:
         self.window = config["window_size"]
         self.act = config["hidden_act"]
         self.dropout = config["hidden_dropout_prob"]
@@ -166,7 +169,6 @@ class Swin:
             x = self.norm(x)
         with tape.within("head"):
             return classification_loss(self.head(ops.average_pool(x, (x.shape[-1],), keeps_input=False)))
-
 
     def _stage(self, tape: Tape, index: int, side: int, x: Tensor) -> Tensor:
         """A stage's layers and what merges their patches. The library checkpoints stages, and layers within them."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.attention import attend, eager, sdpa
 from calc.architectures.activations import activation
+from calc.architectures.attention import attend, eager, sdpa
 from calc.architectures.images import classification_loss, drop_path, image_batch, linear_rates
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm, Linear
@@ -66,10 +66,13 @@ class Block:
         self.norm_2 = LayerNorm(build, "layernorm_after", hidden)
         self.up = build.linear(names[4], hidden, encoder.inner * (2 if encoder.gated else 1))
         self.down = build.linear(names[5], encoder.inner, hidden)
-        scales = [build.parameter(f"layer_scale{i}", (hidden,)) for i in (1, 2)] if encoder.layer_scale else [None, None]
-        self.scale_1, self.scale_2 = scales
+        scaled = encoder.layer_scale
+        self.scale_1 = build.parameter("layer_scale1", (hidden,)) if scaled else None
+        self.scale_2 = build.parameter("layer_scale2", (hidden,)) if scaled else None
         entries = (2 * encoder.relative_side - 1) ** 2 + 3
-        self.table = build.parameter("relative_position_bias_table", (entries, encoder.heads)) if encoder.relative_side else None
+        self.table = (
+            build.parameter("relative_position_bias_table", (entries, encoder.heads)) if encoder.relative_side else None
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         tape = x.tape
@@ -106,7 +109,9 @@ class Block:
         width = encoder.hidden // encoder.heads
         heads = Heads(encoder.heads, encoder.heads, width, width, tokens, tokens, causal=False)
         if self.table is not None:
-            return self.o(biased_attention(self.kind, q, k, v, heads, position_bias(x.tape, self.table, heads.query, tokens)))
+            return self.o(
+                biased_attention(self.kind, q, k, v, heads, position_bias(x.tape, self.table, heads.query, tokens))
+            )
         out = attend(self.kind, q, k, v, heads, dropout=encoder.attention_dropout, fp32_softmax=encoder.fp32_softmax)
         return self.o(out)
 
@@ -131,7 +136,7 @@ class MultiheadBlock(Block):
         self.o = Linear(build, "out_proj", hidden, hidden)
 
     def _attention(self, x: Tensor) -> Tensor:
-        """torch/nn/functional.py, multi_head_attention_forward: one product, its bias added apart, a copy of all three."""
+        """One product, its bias added apart, a copy of all three (torch/nn/functional.py, multi_head_attention_forward)."""
         tape, (tokens, hidden) = x.tape, x.shape
         low = x.dtype if tape.autocast is None else tape.autocast.dtype
         weight = tape.cast_parameter(self.qkv.weight, low)
@@ -153,7 +158,7 @@ class MultiheadBlock(Block):
 
 
 MASK_ALIGNMENT = 16
-"""Elements that the last dimension of a mask is padded to (aten/src/ATen/native/transformers/attention.cpp, pad_bias)."""
+"""Elements that a mask's last dimension is padded to (aten/src/ATen/native/transformers/attention.cpp, pad_bias)."""
 
 
 def position_bias(tape: Tape, table: Parameter, heads: int, tokens: int) -> Tensor:
@@ -161,7 +166,9 @@ def position_bias(tape: Tape, table: Parameter, heads: int, tokens: int) -> Tens
     return ops.copy(ops.refit(tape.parameter(table), (heads * tokens, tokens)))
 
 
-def biased_attention(kind: str, q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor, *, dropout: float = 0.0) -> Tensor:
+def biased_attention(
+    kind: str, q: Tensor, k: Tensor, v: Tensor, heads: Heads, bias: Tensor, *, dropout: float = 0.0
+) -> Tensor:
     """Attention with trained biases as its mask: composed, or by the memory-efficient kernel with padded rows."""
     if kind == "eager":
         return eager(q, k, v, heads, dropout=dropout, mask=bias)
@@ -198,7 +205,9 @@ class PatchEmbeddings:
         self.special = [build.parameter("token", (1, hidden)) for _ in range(tokens)]
         if mask_token:
             build.parameter("mask_token", (1, hidden))
-        self.projection = Conv(build, "projection", config["num_channels"], hidden, (patch, patch), stride=patch, bias=bias)
+        self.projection = Conv(
+            build, "projection", config["num_channels"], hidden, (patch, patch), stride=patch, bias=bias
+        )
         side = config["image_size"] // patch
         self.rows = side * side + tokens
         self.positions = build.parameter("position_embeddings", (self.rows, hidden)) if positions else None
@@ -214,16 +223,15 @@ class PatchEmbeddings:
                 parts = [ops.expand_batch(tape.parameter(token)) for token in self.special]
                 x = ops.cat([*parts, ops.cast(x, parts[0].dtype)], axis_last=False)
             if self.positions is not None:
-                x = ops.add(x, self._positions(tape, x.shape[0]))
+                x = ops.add(x, self._positions(tape, self.positions, x.shape[0]))
             return ops.dropout(x, self.dropout)
 
-    def _positions(self, tape: Tape, rows: int) -> Tensor:
-        assert self.positions is not None
+    def _positions(self, tape: Tape, table: Parameter, rows: int) -> Tensor:
         if rows != self.rows:
-            return ops.interpolate(tape.parameter(self.positions), (rows, self.hidden))
+            return ops.interpolate(tape.parameter(table), (rows, self.hidden))
         if self.table:
-            return ops.embedding(tape, rows, self.positions, batched=False)
-        return tape.parameter(self.positions)
+            return ops.embedding(tape, rows, table, batched=False)
+        return tape.parameter(table)
 
 
 class ImageClassifier:
@@ -307,7 +315,7 @@ def _bert_like(config: Mapping[str, Any], **options: Any) -> Encoder:
 
 
 def vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
-    """ViTForImageClassification, and DeiTForImageClassification, which has a distillation token beside the class token."""
+    """ViTForImageClassification; DeiTForImageClassification has a distillation token beside the class token."""
     embeddings = PatchEmbeddings(build, config, tokens=2 if config["model_type"] == "deit" else 1)
     encoder = _bert_like(config, qkv_bias=config["qkv_bias"])
     return ImageClassifier(build, config, embeddings, encoder, classes=config["num_labels"])
@@ -329,11 +337,13 @@ def dinov2(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
         names=DINOV2_NAMES,
     )
     rates = [config["drop_path_rate"]] * config["num_hidden_layers"]
-    return ImageClassifier(build, config, embeddings, encoder, classes=config["num_labels"], drop_rates=rates, pooling="both")
+    return ImageClassifier(
+        build, config, embeddings, encoder, classes=config["num_labels"], drop_rates=rates, pooling="both"
+    )
 
 
 def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
-    """CLIPForImageClassification and SiglipForImageClassification: the vision tower and a classifier of its patches' mean.
+    """CLIPForImageClassification, SiglipForImageClassification: the vision tower, a classifier of its patches' mean.
 
     CLIP has a class token and a norm before its blocks; its norm after them is left unused by the classifier.
     """
@@ -349,7 +359,14 @@ def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
         attention_dropout=vision["attention_dropout"],
     )
     model = ImageClassifier(
-        build, vision, embeddings, encoder, classes=config["num_labels"], pooling="mean", final_norm=not first, stem_norm=first
+        build,
+        vision,
+        embeddings,
+        encoder,
+        classes=config["num_labels"],
+        pooling="mean",
+        final_norm=not first,
+        stem_norm=first,
     )
     if first:
         LayerNorm(build, "post_layernorm", vision["hidden_size"])
@@ -359,7 +376,7 @@ def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
 
 
 class PoolingHead:
-    """SiglipMultiheadAttentionPoolingHead: its output, which the classifier does not read, lives to the end of forward."""
+    """SiglipMultiheadAttentionPoolingHead: the classifier does not read its output, which lives to forward's end."""
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
         hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -385,7 +402,11 @@ class PoolingHead:
 def beit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     """BeitForImageClassification: scaled branches left out by chance, position biases in each block, a pooled mean."""
     embeddings = PatchEmbeddings(
-        build, config, tokens=1, positions=config["use_absolute_position_embeddings"], mask_token=config["use_mask_token"]
+        build,
+        config,
+        tokens=1,
+        positions=config["use_absolute_position_embeddings"],
+        mask_token=config["use_mask_token"],
     )
     relative = config["use_relative_position_bias"]
     encoder = _bert_like(
@@ -441,4 +462,6 @@ def torchvision_vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     }
     encoder = Encoder(variant.hidden, variant.heads, variant.inner, "gelu")
     embeddings = PatchEmbeddings(build, sizes, tokens=1)
-    return ImageClassifier(build, sizes, embeddings, encoder, classes=config.get("num_classes", 1000), block=MultiheadBlock)
+    return ImageClassifier(
+        build, sizes, embeddings, encoder, classes=config.get("num_classes", 1000), block=MultiheadBlock
+    )
