@@ -38,6 +38,7 @@ PARTS: Final = (
     "casts",
     "temporaries",
     "workspace",
+    "exchange",
     "allocator_rest",
 )
 

@@ -127,7 +127,7 @@ def options(key: str, chosen: object) -> str:
 def entry(kind: str, choice: Choice, *, selected: bool) -> str:
     """Return one entry of a search box."""
     return tag(
-        "li",
+        "div",
         tag("span", escape(choice.name)),
         tag("small", escape(choice.note)),
         role="option",
@@ -147,9 +147,9 @@ def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
         groups.setdefault(choice.group, []).append(entry(kind, choice, selected=choice.id == SCENARIO[kind]))
     listed = [
         tag(
-            "li",
+            "div",
             tag("div", escape(group), class_="group-title", aria_hidden="true"),
-            tag("ul", *items, role="presentation"),
+            *items,
             role="group",
             aria_label=group,
         )
@@ -157,7 +157,7 @@ def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
     ]
     owned = [entry(kind, choice, selected=False) for choice in own]
     return "".join(
-        [*listed, *owned, tag("li", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)]
+        [*listed, *owned, tag("div", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)]
     )
 
 
