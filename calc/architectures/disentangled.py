@@ -1,4 +1,4 @@
-"""DeBERTa: attention whose scores are summed of content and relative position (transformers/models/deberta_v2).
+"""DeBERTa: attention whose scores are summed of content and relative position (transformers/models/deberta*).
 
 He et al. 2021, arXiv:2006.03654. Its attention is composed operation by operation whatever implementation is asked for.
 """
@@ -15,7 +15,7 @@ from calc.replay.layers import Blocks, Conv, Embedding, LayerNorm
 from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from calc.architectures.model import Shape
     from calc.replay.layers import Build
@@ -28,6 +28,14 @@ def relative_positions(tape: Tape, tokens: int) -> Tensor:
     positions = tape.empty((tokens, tokens), Dtype.INT64, batched=False)
     del scratch
     return positions
+
+
+def new_indices(tape: Tape, positions: Tensor, *, steps: int) -> Tensor:
+    """Which score each pair gathers: the positions shifted and clamped in ``steps`` operations and one more."""
+    scratch = [tape.like(positions) for _ in range(steps)][-1]
+    index = tape.like(scratch)
+    del scratch
+    return index
 
 
 class DisentangledAttention:
@@ -84,25 +92,18 @@ class DisentangledAttention:
         score: Tensor | None = None
         if "c2p" in self.kinds and position_k is not None:
             wide = ops.matmul(q, position_k, (*shape[:2], table.shape[0]), self.width)
-            index = self._indices(tape, positions, steps=1)
+            index = new_indices(tape, positions, steps=1)
             content = ops.gather(wide, index, shape)
             del wide
             score = ops.shift(ops.scale(content))
         if "p2c" in self.kinds and position_q is not None:
-            position_index = self._indices(tape, positions, steps=2)
+            position_index = new_indices(tape, positions, steps=2)
             wide = ops.matmul(k, position_q, (*shape[:2], table.shape[0]), self.width)
             gathered = ops.gather(wide, position_index, shape)
             del wide
             scaled = ops.scale(gathered)
             score = ops.shift(scaled) if score is None else ops.add_inplace(score, scaled)
         return score
-
-    @staticmethod
-    def _indices(tape: Tape, positions: Tensor, *, steps: int) -> Tensor:
-        scratch = [tape.like(positions) for _ in range(steps)][-1]
-        index = tape.like(scratch)
-        del scratch
-        return index
 
     def _by_heads(self, layer: Any, table: Tensor) -> Tensor:
         return ops.over_batch(ops.copy(ops.transposed(layer(table))))
@@ -129,12 +130,109 @@ class FirstConvolution:
         return ops.mul(normal, ops.cast(mask, normal.dtype))
 
 
+class ComposedNorm:
+    """DebertaLayerNorm: mean, differences, root and quotient as separate operations, in fp32."""
+
+    def __init__(self, build: Build, name: str, width: int) -> None:
+        self.width = width
+        self.weight = build.parameter(f"{name}.weight", (width,))
+        self.bias = build.parameter(f"{name}.bias", (width,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        tape, dtype, groups = x.tape, x.dtype, x.numel // self.width
+        x = ops.cast(x, Dtype.FP32)
+        mean = ops.mean_last(x, groups)
+        variance = ops.mean_last(ops.power(ops.subtract(x, mean)), groups)
+        root = ops.pointwise(ops.shift(variance), keeps="output")
+        x = ops.cast(ops.divide(ops.subtract(x, mean), root), dtype)
+        out = ops.add(ops.mul(tape.parameter(self.weight), x), tape.parameter(self.bias))
+        del mean, variance
+        return out
+
+
+class FirstDisentangledAttention:
+    """DeBERTa's first version: one product for queries, keys and values; biases of the first and last follow."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        hidden = config["hidden_size"]
+        self.heads = config["num_attention_heads"]
+        self.width = hidden // self.heads
+        self.dropout = config["attention_probs_dropout_prob"]
+        self.position_dropout = config["hidden_dropout_prob"]
+        self.kinds = tuple(config["pos_att_type"] or ()) if config["relative_attention"] else ()
+        self.qkv = build.linear("in_proj", hidden, 3 * hidden, bias=False, attention=True)
+        self.q_bias, self.v_bias = (build.parameter(name, (hidden,)) for name in ("q_bias", "v_bias"))
+        if "c2p" in self.kinds:
+            self.position_k = build.linear("pos_proj", hidden, hidden, bias=False, attention=True)
+        if "p2c" in self.kinds:
+            self.position_q = build.linear("pos_q_proj", hidden, hidden, attention=True)
+        self.o = build.linear("dense", hidden, hidden, attention=True)
+
+    def __call__(self, x: Tensor, *, mask: Tensor, positions: Tensor | None, table: Tensor | None) -> Tensor:
+        tape, (tokens, hidden) = x.tape, x.shape
+        products = self.qkv(x)
+        q, k, v = ops.split(products, [(tokens, hidden)] * 3)
+        q = ops.add(q, tape.parameter(self.q_bias))
+        v = ops.add(v, tape.parameter(self.v_bias))
+        q = ops.scale(q)
+        scores = _by_heads_product(q, k, (self.heads, tokens, tokens), self.width)
+        bias = None
+        if positions is not None and table is not None:
+            table = ops.dropout(table, self.position_dropout)
+            bias = self._bias(q, k, positions, table)
+        if bias is not None:
+            scores = ops.add(scores, bias)
+        allowed = tape.like(mask, Dtype.BOOL)
+        scores = ops.where(tape.like(allowed), scores)
+        probabilities = ops.dropout(ops.softmax(scores), self.dropout)
+        low = x.dtype if tape.autocast is None else tape.autocast.dtype
+        context = ops.matmul(probabilities, ops.copy(ops.cast(v, low)), (tokens, hidden), tokens)
+        context = ops.copy(context)
+        del products, q, k, v, scores, bias, allowed, probabilities
+        return self.o(context)
+
+    def _bias(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Tensor | None:
+        tape, tokens = q.tape, q.shape[0]
+        span = min(tokens, table.shape[0] // 2)
+        if 2 * span < table.shape[0]:
+            table = ops.narrow(table, (2 * span, table.shape[1]))
+        wide_shape, shape = (self.heads, tokens, 2 * span), (self.heads, tokens, tokens)
+        score: Tensor | None = None
+        if "c2p" in self.kinds:
+            rows = self.position_k(table)
+            wide = _by_heads_product(q, rows, wide_shape, self.width)
+            content = ops.gather(wide, new_indices(tape, positions, steps=1), shape)
+            del wide
+            score = ops.shift(content)
+        if "p2c" in self.kinds:
+            rows = ops.scale_inplace(self.position_q(table))
+            index = new_indices(tape, positions, steps=2)
+            wide = _by_heads_product(k, rows, wide_shape, self.width)
+            gathered = ops.gather(wide, index, shape)
+            del wide
+            score = ops.shift(gathered) if score is None else ops.add_inplace(score, gathered)
+        return score
+
+
+def _by_heads_product(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
+    """A product of two tensors that don't lie head by head: each is copied so; one of the table, for every sample."""
+    low = a.dtype if a.tape.autocast is None else a.tape.autocast.dtype
+    rows = ops.copy(ops.cast(a, low))
+    columns = ops.cast(b, low)
+    columns = ops.copy(columns) if columns.batched else ops.over_batch(columns)
+    return ops.matmul(rows, columns, shape, inner)
+
+
 class DebertaV2:
     """DebertaV2ForMaskedLM with the head of the library's default (``legacy``)."""
 
+    attention: Callable[[Build, Mapping[str, Any]], Callable[..., Tensor]] = DisentangledAttention
+    norm: Callable[[Build, str, int], Callable[[Tensor], Tensor]] = LayerNorm
+
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
+        attention, norm = type(self).attention, type(self).norm
         if not config["legacy"]:
-            raise ScenarioError("model", "deberta-v2 with legacy=false is not calculated; set it to true")
+            raise ScenarioError("model", f"{config['model_type']} with legacy=false is not calculated; set it to true")
         hidden, dropout, act = config["hidden_size"], config["hidden_dropout_prob"], config["hidden_act"]
         width = config.get("embedding_size") or hidden
         self.dropout = dropout
@@ -144,7 +242,7 @@ class DebertaV2:
         self.positions = Embedding(build, "position_embeddings", rows, width, of_tokens=False) if biased else None
         self.types = Embedding(build, "token_type_embeddings", types, width, of_tokens=False) if types else None
         self.projection = build.linear("embed_proj", width, hidden, bias=False) if width != hidden else None
-        self.embedding_norm = LayerNorm(build, "LayerNorm", hidden)
+        self.embedding_norm = norm(build, "LayerNorm", hidden)
         build.buffer(rows * POSITION_BYTES)
 
         self.relative = config["relative_attention"]
@@ -158,15 +256,15 @@ class DebertaV2:
         self.table_norm = LayerNorm(build, "encoder.LayerNorm", hidden) if normed else None
 
         def block(_: int) -> PostNormBlock:
-            attention = DisentangledAttention(build, config)
             return PostNormBlock(
                 build,
-                attention,
+                attention(build, config),
                 hidden,
                 config["intermediate_size"],
                 act=act,
                 dropout=dropout,
                 attention_output_dropout=dropout,
+                norm=norm,
             )
 
         layers = config["num_hidden_layers"]
@@ -218,3 +316,10 @@ class DebertaV2:
             x = ops.dropout(x, self.dropout)
             del types, words, positions
             return x
+
+
+class Deberta(DebertaV2):
+    """DebertaForMaskedLM."""
+
+    attention = FirstDisentangledAttention
+    norm = ComposedNorm

@@ -98,15 +98,16 @@ class PostNormBlock:
         act: str,
         dropout: float,
         attention_output_dropout: float,
+        norm: Callable[[Build, str, int], Callable[[Tensor], Tensor]] = LayerNorm,
     ) -> None:
         self.act = act
         self.dropout = dropout
         self.attention_output_dropout = attention_output_dropout
         self.attention = attention
-        self.attention_norm = LayerNorm(build, "attention.output.LayerNorm", hidden)
+        self.attention_norm = norm(build, "attention.output.LayerNorm", hidden)
         self.up = build.linear("intermediate.dense", hidden, inner)
         self.down = build.linear("output.dense", inner, hidden)
-        self.norm = LayerNorm(build, "output.LayerNorm", hidden)
+        self.norm = norm(build, "output.LayerNorm", hidden)
 
     def __call__(self, x: Tensor, **shared: Tensor | None) -> Tensor:
         tape = x.tape

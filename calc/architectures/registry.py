@@ -18,6 +18,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bert": encoders.Bert,
     "blenderbot": encoder_decoders.Bart,
     "camembert": encoders.Roberta,
+    "deberta": disentangled.Deberta,
     "deberta-v2": disentangled.DebertaV2,
     "distilbert": encoders.DistilBert,
     "electra": encoders.Bert,

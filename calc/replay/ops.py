@@ -106,6 +106,19 @@ def scale(x: Tensor) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def scale_inplace(x: Tensor) -> Tensor:
+    """``x *= number`` or ``x /= number``: keeps nothing."""
+    tape = x.tape
+    tape.kernel([x], [x])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.like(grad)
+        tape.kernel([grad], [result])
+        return [result]
+
+    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+
+
 def shift(x: Tensor) -> Tensor:
     """``x + number``: keeps nothing, the gradient passes."""
     tape = x.tape
@@ -801,6 +814,35 @@ def expand(x: Tensor, times: int) -> Tensor:
         return [result]
 
     return tape.record(Tensor(x.storage, (times, *shape), x.dtype, x.batched), [x], backward)
+
+
+def filled_keys(plain: Tensor, shared: Tensor) -> Tensor:
+    """Keys written into new memory: each head's own part, and one that all heads share.
+
+    Each write into a slice is a node whose backward clones the whole gradient and the slice (autograd's CopySlices).
+    ``plain`` is (tokens, heads, width), ``shared`` (tokens, 1, width).
+    """
+    tape = plain.tape
+    tokens, heads, width = plain.shape
+    extra = shared.shape[-1]
+    out = tape.empty((tokens, heads, width + extra), plain.dtype, batched=True)
+    tape.kernel([plain, shared], [out])
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        whole = tape.like(grad)
+        tape.kernel([grad], [whole])
+        part = tape.empty((tokens, heads, extra), grad.dtype, batched=True)
+        of_shared = tape.empty((tokens, 1, extra), grad.dtype, batched=True)
+        tape.kernel([part], [of_shared])
+        del part
+        again = tape.like(whole)
+        tape.kernel([whole], [again])
+        del whole
+        of_plain = tape.empty((tokens, heads, width), grad.dtype, batched=True)
+        tape.kernel([again], [of_plain])
+        return [of_plain, of_shared]
+
+    return tape.record(out, [plain, shared], backward)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
