@@ -123,7 +123,7 @@ class Rotary:
     ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
     its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
     from each head and joined with the rest in a new tensor, even where the rest is empty. ``holds_parts``: the parts
-    are variables of the attention's own code, alive until it returns (Phi, StableLM).
+    are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of complex numbers (DeepSeek V2).
     """
 
     width: int
@@ -132,6 +132,7 @@ class Rotary:
     tables_per_layer: bool = False
     cut: bool = False
     holds_parts: bool = False
+    complex_table: bool = False
 
 
 class RotaryTables:
@@ -139,6 +140,9 @@ class RotaryTables:
 
     def __init__(self, tape: Tape, tokens: int, rotary: Rotary, dtype: Dtype) -> None:
         angles = tape.empty((tokens, rotary.width), Dtype.FP32, batched=False)
+        if rotary.complex_table:
+            self.cos = self.sin = angles
+            return
         kept = Dtype.FP32 if rotary.wide_tables else dtype
         self.cos = ops.cast(tape.like(angles), kept)
         self.sin = ops.cast(tape.like(angles), kept)

@@ -15,6 +15,8 @@ DECODERS: dict[str, Architecture] = {
     "codegen": gpt_like.codegen,
     "cohere": llama_like.cohere,
     "cohere2": llama_like.cohere2,
+    "deepseek_v2": mixtures.deepseek_v2,
+    "deepseek_v3": mixtures.deepseek_v3,
     "ernie4_5": llama_like.ernie,
     "gemma": llama_like.gemma,
     "gemma2": llama_like.gemma2,

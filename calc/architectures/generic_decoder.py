@@ -75,6 +75,8 @@ class Options:
     window: int | None = None
     windowed_layers: Sequence[bool] = ()
     """Which layers attend within the window only; empty: all."""
+    tables_per_layer: bool = False
+    """Each layer makes its own rotary tables (GPT-J)."""
     position_rows: int = 0
     """Rows of a table of learned positions; 0: none."""
     positions_per_sample: bool = False
@@ -340,7 +342,7 @@ class Decoder:
             self.project_out = build.linear("project_out", o.hidden, table_width, bias=False)
             self.project_in = build.linear("project_in", table_width, o.hidden, bias=False)
         self.embedding_norm = norm(build, o.norm, "embedding_norm", o.hidden) if o.embedding_norm else None
-        self.makes_tables = o.rotary is not None and o.attention is None
+        self.makes_tables = o.rotary is not None and not o.tables_per_layer
         if o.rotary is not None and self.makes_tables:
             for _ in range(o.rotary_kinds):
                 rotary_buffers(build, o.rotary.width)

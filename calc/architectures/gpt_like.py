@@ -86,6 +86,7 @@ def _gptj_options(config: Mapping[str, Any]) -> Options:
         position_rows=0,
         position_limit=config["n_positions"],
         rotary=Rotary(config["rotary_dim"] or width, cut=config["rotary_dim"] is not None),
+        tables_per_layer=True,
         query_bias=False,
         out_bias=False,
         fused_projection=None,

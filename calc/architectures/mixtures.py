@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.activations import activation
-from calc.architectures.decoder_parts import GatedMLP, NormKind
+from calc.architectures.decoder_parts import GatedMLP, NormKind, Rotary
 from calc.architectures.generic_decoder import Decoder, Options
+from calc.architectures.latent_attention import LatentAttention
 from calc.architectures.llama_like import usual
 from calc.replay import ops
 from calc.replay.tape import Dtype
@@ -20,18 +21,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from calc.replay.layers import Build
-    from calc.replay.tape import Tensor
+    from calc.replay.tape import Parameter, Tape, Tensor
+
+
+class ExpertWeight:
+    """A weight of all experts, (experts, outputs, inputs), or a router's (experts, inputs).
+
+    Of the model types that peft converts (``adapted``), ``all-linear`` adapters reach these parameters, too: their product is added to the whole weight in every forward,
+    and the sum is what autograd keeps (peft/tuners/lora/layer.py, ParamWrapper). ``parts`` is how many projections
+    the weight holds side by side: the adapter's rank is so many times the wanted one, and once for each expert.
+    """
+
+    def __init__(self, build: Build, name: str, shape: tuple[int, ...], *, adapted: bool, parts: int = 1) -> None:
+        self.weight = build.parameter(name, shape)
+        self.adapters: tuple[Parameter, Parameter] | None = None
+        if adapted and build.lora_rank > 0 and build.lora_targets == "all-linear":
+            *experts, outputs, inputs = shape
+            rank = parts * build.lora_rank * (experts[0] if experts else 1)
+            down = build.parameter(f"{name}.lora_A", (rank, inputs), dtype=build.adapter_dtype, trainable=True)
+            up = build.parameter(f"{name}.lora_B", (outputs, rank), dtype=build.adapter_dtype, trainable=True)
+            self.adapters = down, up
+
+    def __call__(self, tape: Tape) -> Tensor:
+        weight = tape.parameter(self.weight)
+        if self.adapters is None:
+            return weight
+        down, up = (ops.cast(tape.parameter(p), self.weight.dtype) for p in self.adapters)
+        return ops.add_product(weight, down, up)
 
 
 class Experts:
     """All experts of a layer (MixtralExperts run by grouped_mm_experts_forward)."""
 
-    def __init__(self, build: Build, experts: int, hidden: int, inner: int, act: str) -> None:
+    def __init__(self, build: Build, experts: int, hidden: int, inner: int, act: str, *, adapted: bool = False) -> None:
         self.act = act
         self.hidden = hidden
         self.inner = inner
-        self.gate_up = build.parameter("experts.gate_up_proj", (experts, 2 * inner, hidden))
-        self.down = build.parameter("experts.down_proj", (experts, hidden, inner))
+        self.gate_up = ExpertWeight(build, "experts.gate_up_proj", (experts, 2 * inner, hidden), adapted=adapted, parts=2)
+        self.down = ExpertWeight(build, "experts.down_proj", (experts, hidden, inner), adapted=adapted)
 
     def __call__(self, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:
         tape, dtype = x.tape, x.dtype
@@ -42,10 +69,10 @@ class Experts:
         counted = tape.empty((pairs,), Dtype.INT32, batched=True)
         absent = tape.empty((pairs,), Dtype.BOOL, batched=True)
         rows = ops.fill_inplace(rows, absent)
-        out = ops.grouped_product(rows, self.gate_up, 2 * self.inner)
+        out = ops.grouped_product(rows, self.gate_up(tape), 2 * self.inner)
         out = ops.where(absent, out)
         out = self._gated(out)
-        out = ops.grouped_product(out, self.down, self.hidden)
+        out = ops.grouped_product(out, self.down(tape), self.hidden)
         out = ops.where(absent, out)
         out_weighted = ops.mul(out, weights)
         inverse = tape.empty((pairs,), Dtype.INT64, batched=True)
@@ -69,12 +96,14 @@ class Router:
     (sigmoid, chosen by group with a bias that does not train).
     """
 
-    def __init__(self, build: Build, hidden: int, experts: int, chosen: int, kind: str, *, normalized: bool) -> None:
+    def __init__(
+        self, build: Build, hidden: int, experts: int, chosen: int, kind: str, *, normalized: bool, adapted: bool = False
+    ) -> None:
         self.kind = kind
         self.chosen = chosen
         self.experts = experts
         self.normalized = normalized
-        self.weight = build.parameter("gate.weight", (experts, hidden))
+        self.weight = ExpertWeight(build, "gate.weight", (experts, hidden), adapted=adapted)
         if kind == "deepseek-v3":
             build.buffer(experts * Dtype.FP32.itemsize)
 
@@ -83,7 +112,7 @@ class Router:
         shape = (x.shape[0], self.chosen)
         if self.kind.startswith("deepseek"):
             return self._deepseek(x, shape)
-        logits = ops.linear(x, self.weight)
+        logits = self._logits(x)
         if self.kind == "granite":
             wide = ops.cast(logits, Dtype.FP32)
             values, index = ops.top_k(wide, shape)
@@ -93,9 +122,16 @@ class Router:
             values = _normalized(values)
         return (values if self.kind == "mixtral" else ops.cast(values, logits.dtype)), index, logits
 
+    def _logits(self, x: Tensor) -> Tensor:
+        tape = x.tape
+        if self.weight.adapters is None:
+            return ops.linear(x, self.weight.weight)
+        low = x.dtype if tape.autocast is None else tape.autocast.dtype
+        return ops.product(ops.cast(x, low), ops.cast(self.weight(tape), low))
+
     def _deepseek(self, x: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         tape = x.tape
-        wide, weight = ops.cast(x, Dtype.FP32), ops.cast(tape.parameter(self.weight), Dtype.FP32)
+        wide, weight = ops.cast(x, Dtype.FP32), ops.cast(self.weight(tape), Dtype.FP32)
         if tape.autocast is not None:
             wide, weight = ops.cast(wide, tape.autocast.dtype), ops.cast(weight, tape.autocast.dtype)
         logits = ops.product(wide, weight)
@@ -103,6 +139,7 @@ class Router:
             values, index = ops.top_k(ops.softmax(logits, Dtype.FP32), shape)
             return ops.scale(values), index, logits
         scores = ops.pointwise(logits, keeps="output")
+        # Groups and experts are chosen by biased scores whose temporaries are freed before the weights are taken.
         index = tape.empty(shape, Dtype.INT64, batched=True)
         values = ops.gather(scores, index, shape)
         if self.normalized:
@@ -147,23 +184,23 @@ class Mixture:
 
 
 def _mixture(
-    o: Options, *, experts: int, chosen: int, inner: int, kind: str, normalized: bool
+    o: Options, *, experts: int, chosen: int, inner: int, kind: str, normalized: bool, adapted: bool = False
 ) -> Callable[[Build, int], Mixture]:
     """Builds a layer's mixture without a shared feed-forward."""
 
     def make(build: Build, _: int) -> Mixture:
-        router = Router(build, o.hidden, experts, chosen, kind, normalized=normalized)
-        return Mixture(build, router, Experts(build, experts, o.hidden, inner, o.act))
+        router = Router(build, o.hidden, experts, chosen, kind, normalized=normalized, adapted=adapted)
+        return Mixture(build, router, Experts(build, experts, o.hidden, inner, o.act, adapted=adapted))
 
     return make
 
 
 def mixtral(build: Build, config: Mapping[str, Any]) -> Decoder:
     """MixtralForCausalLM."""
-    return Decoder(build, _mixtral(config, "mixtral"))
+    return Decoder(build, _mixtral(config, "mixtral", adapted=True))
 
 
-def _mixtral(config: Mapping[str, Any], kind: str) -> Options:
+def _mixtral(config: Mapping[str, Any], kind: str, *, adapted: bool = False) -> Options:
     o = usual(config)
     sparse = _mixture(
         o,
@@ -172,6 +209,7 @@ def _mixtral(config: Mapping[str, Any], kind: str) -> Options:
         inner=o.inner,
         kind=kind,
         normalized=True,
+        adapted=adapted,
     )
     return replace(o, sparse=sparse)
 
@@ -198,6 +236,7 @@ def olmoe(build: Build, config: Mapping[str, Any]) -> Decoder:
         inner=o.inner,
         kind="qwen",
         normalized=config["norm_topk_prob"],
+        adapted=True,
     )
     return Decoder(build, replace(o, sparse=sparse, query_norm="whole"))
 
@@ -232,5 +271,42 @@ def qwen3_moe(build: Build, config: Mapping[str, Any]) -> Decoder:
         inner=config["moe_intermediate_size"],
         kind="qwen",
         normalized=config["norm_topk_prob"],
+        adapted=True,
     )
     return Decoder(build, replace(o, sparse=sparse))
+
+
+def deepseek_v2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """DeepseekV2ForCausalLM."""
+    return Decoder(build, _deepseek(config, "deepseek-v2", normalized=False))
+
+
+def deepseek_v3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """DeepseekV3ForCausalLM."""
+    return Decoder(build, _deepseek(config, "deepseek-v3", normalized=config["norm_topk_prob"]))
+
+
+def _deepseek(config: Mapping[str, Any], kind: str, *, normalized: bool) -> Options:
+    o = usual(config)
+    bias, rotated = bool(config["attention_bias"]), config["qk_rope_head_dim"]
+    first = config["first_k_dense_replace"]
+
+    def make(build: Build, _: int) -> Mixture:
+        experts, chosen = config["n_routed_experts"], config["num_experts_per_tok"]
+        inner = config["moe_intermediate_size"]
+        router = Router(build, o.hidden, experts, chosen, kind, normalized=normalized, adapted=True)
+        routed = Experts(build, experts, o.hidden, inner, o.act, adapted=True)
+        return Mixture(build, router, routed, shared=GatedMLP(build, o.hidden, inner * config["n_shared_experts"], o.act))
+
+    def attention(build: Build, o: Options, index: int) -> LatentAttention:
+        return LatentAttention(build, o, index, config)
+
+    return replace(
+        o,
+        query_bias=bias,
+        out_bias=bias,
+        rotary=Rotary(rotated, complex_table=kind == "deepseek-v2"),
+        attention=attention,
+        sparse=make,
+        sparse_layers=tuple(i >= first for i in range(o.layers)),
+    )
