@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from calc.architectures.activations import activation
@@ -217,13 +218,22 @@ class GatedMLP:
     """``down(act(gate(x)) * up(x))`` (LlamaMLP)."""
 
     def __init__(
-        self, build: Build, hidden: int, inner: int, act: str, *, bias: bool = False, dropout: float = 0.0
+        self,
+        build: Build,
+        hidden: int,
+        inner: int,
+        act: str,
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
+        by_name_only: bool = False,
     ) -> None:
         self.act = act
         self.dropout = dropout
-        self.gate = build.linear("gate_proj", hidden, inner, bias=bias)
-        self.up = build.linear("up_proj", hidden, inner, bias=bias)
-        self.down = build.linear("down_proj", inner, hidden, bias=bias)
+        linear = partial(build.linear, bias=bias, by_name_only=by_name_only)
+        self.gate = linear("gate_proj", hidden, inner)
+        self.up = linear("up_proj", hidden, inner)
+        self.down = linear("down_proj", inner, hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.dropout(self.down(ops.mul(activation(self.act, self.gate(x)), self.up(x))), self.dropout)

@@ -136,6 +136,8 @@ class Options:
     sparse: Callable[[Build, int], Callable[[Tensor], Tensor]] | None = None
     """Builds the feed-forward of a layer that has experts."""
     sparse_layers: Sequence[bool] = ()
+    experts_take_adapters: bool = False
+    """peft turns ``all-linear``'s gate, up and down into the experts' weights, and leaves dense layers' alone."""
 
 
 class Context(NamedTuple):
@@ -244,7 +246,15 @@ def rotates(options: Options, index: int) -> bool:
 def feed_forward(build: Build, o: Options) -> Callable[[Tensor], Tensor]:
     """The dense feed-forward that the options describe."""
     if o.mlp == "gated":
-        return GatedMLP(build, o.hidden, o.inner, o.act, bias=o.mlp_bias, dropout=o.mlp_dropout)
+        return GatedMLP(
+            build,
+            o.hidden,
+            o.inner,
+            o.act,
+            bias=o.mlp_bias,
+            dropout=o.mlp_dropout,
+            by_name_only=o.experts_take_adapters,
+        )
     if o.mlp == "fused-gated":
         return FusedGatedMLP(build, o.hidden, o.inner, o.act)
     return PlainMLP(build, o.mlp_names, o.hidden, o.inner, o.act, bias=o.mlp_bias, dropout=o.mlp_dropout)

@@ -273,7 +273,7 @@ def qwen3_moe(build: Build, config: Mapping[str, Any]) -> Decoder:
         normalized=config["norm_topk_prob"],
         adapted=True,
     )
-    return Decoder(build, replace(o, sparse=sparse))
+    return Decoder(build, replace(o, sparse=sparse, experts_take_adapters=True))
 
 
 def deepseek_v2(build: Build, config: Mapping[str, Any]) -> Decoder:
@@ -296,7 +296,9 @@ def _deepseek(config: Mapping[str, Any], kind: str, *, normalized: bool) -> Opti
         inner = config["moe_intermediate_size"]
         router = Router(build, o.hidden, experts, chosen, kind, normalized=normalized, adapted=True)
         routed = Experts(build, experts, o.hidden, inner, o.act, adapted=True)
-        return Mixture(build, router, routed, shared=GatedMLP(build, o.hidden, inner * config["n_shared_experts"], o.act))
+        width = inner * config["n_shared_experts"]
+        shared = GatedMLP(build, o.hidden, width, o.act, by_name_only=True)
+        return Mixture(build, router, routed, shared=shared)
 
     def attention(build: Build, o: Options, index: int) -> LatentAttention:
         return LatentAttention(build, o, index, config)
@@ -309,4 +311,5 @@ def _deepseek(config: Mapping[str, Any], kind: str, *, normalized: bool) -> Opti
         attention=attention,
         sparse=make,
         sparse_layers=tuple(i >= first for i in range(o.layers)),
+        experts_take_adapters=True,
     )

@@ -89,14 +89,18 @@ class Build:
         bias: bool = True,
         attention: bool = False,
         tied: Parameter | None = None,
+        by_name_only: bool = False,
     ) -> Linear:
-        """A linear layer, with an adapter where the recipe asks for one; ``tied`` is the weight it shares."""
+        """A linear layer, with an adapter where the recipe asks for one; ``tied`` is the weight it shares.
+
+        ``by_name_only``: ``all-linear`` does not reach it.
+        """
         targets = self.lora_targets
         adapted = (
             self.lora_rank > 0
             and self.adapters_allowed
             and (
-                targets == "all-linear"
+                (targets == "all-linear" and not by_name_only)
                 or (targets == "attention" and attention)
                 or (isinstance(targets, tuple) and name in targets)
             )
