@@ -134,21 +134,20 @@ class ReplayedStep:
 
     @cached_property
     def counterparts(self) -> dict[int, int]:
-        """For a tensor of the block before a repeated one: the repeated block's own that has its place later on.
+        """For a tensor of a repeated block's predecessor: the repeated block's own that has its place later on.
 
-        What the repeated block drops of its predecessor, in order, is what its successor drops of it.
+        What the repeated block drops of its predecessor, in order, is what its successor drops of it. The predecessor
+        is the block before where forward made the tensor, the block behind where backward did.
         """
-        dropped = _of_predecessor(self.stretches)
-        return {
-            earlier: later
-            for stretch in self.stretches
-            if stretch.segment.repeats > 1
-            for earlier, later in zip(
-                dropped[stretch.segment.phase, stretch.segment.block],
-                dropped.get((stretch.segment.phase, stretch.segment.block + 1), []),
-                strict=False,
-            )
-        }
+        dropped = _dropped_of_neighbours(self.stretches)
+        pairs: dict[int, int] = {}
+        for stretch in self.stretches:
+            if stretch.segment.repeats > 1:
+                phase, block = stretch.segment.phase, stretch.segment.block
+                for maker, onwards in ((Phase.FORWARD, 1), (Phase.BACKWARD, -1)):
+                    here = dropped.get((maker, phase, block), [])
+                    pairs.update(zip(here, dropped.get((maker, phase, block + onwards), []), strict=False))
+        return pairs
 
     @cached_property
     def stretches(self) -> tuple[_Stretch, ...]:
@@ -164,16 +163,21 @@ class ReplayedStep:
         return tuple(found)
 
 
-def _of_predecessor(stretches: tuple[_Stretch, ...]) -> dict[tuple[Phase, int], list[int]]:
-    """For each block and phase, which tensors of the block before it are dropped, in order."""
-    made = {
-        s.segment.block: {e for e in s.events if e > 0} for s in stretches if s.segment.phase is Phase.FORWARD
-    }
-    dropped: dict[tuple[Phase, int], list[int]] = {}
+def _dropped_of_neighbours(stretches: tuple[_Stretch, ...]) -> dict[tuple[Phase, Phase, int], list[int]]:
+    """Tensors that a block drops, in order, of those that its predecessor made in forward, or in backward.
+
+    Keys are the phase in which they were made, the phase in which they are dropped, and the block that drops them.
+    """
+    made: dict[tuple[Phase, int], set[int]] = {}
     for stretch in stretches:
-        block = stretch.segment.block
-        before = made.get(block - 1, set())
-        dropped.setdefault((stretch.segment.phase, block), []).extend(-e for e in stretch.events if -e in before)
+        key = stretch.segment.phase, stretch.segment.block
+        made.setdefault(key, set()).update(e for e in stretch.events if e > 0)
+    dropped: dict[tuple[Phase, Phase, int], list[int]] = {}
+    for stretch in stretches:
+        phase, block = stretch.segment.phase, stretch.segment.block
+        for maker, back in ((Phase.FORWARD, -1), (Phase.BACKWARD, 1)):
+            neighbour = made.get((maker, block + back), set()) if block >= 0 else set()
+            dropped.setdefault((maker, phase, block), []).extend(-e for e in stretch.events if -e in neighbour)
     return dropped
 
 
