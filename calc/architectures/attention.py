@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calc.replay import ops
-from calc.replay.ops import Heads
 from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
+    from calc.replay.ops import Heads
     from calc.replay.tape import Tape, Tensor
 
 EAGER_RECOMPUTED = "eager-recomputed"
@@ -164,7 +164,9 @@ def attend(
         del bias
         dtype = _runs_in(q)
         mask, q, k, v = (ops.cast(t, dtype) for t in (mask, q, k, v))
-        return ops.copy(ops.math_attention(q, k, v, heads._replace(causal=False), dropout_probability=dropout, mask=mask))
+        return ops.copy(
+            ops.math_attention(q, k, v, heads._replace(causal=False), dropout_probability=dropout, mask=mask)
+        )
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))

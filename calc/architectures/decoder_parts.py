@@ -110,7 +110,9 @@ class NormOfEachHead:
     def __call__(self, x: Tensor) -> Tensor:
         tokens, heads, width = x.shape
         parts = ops.split(x, [(tokens, width)] * heads)
-        return ops.cat([norm_of_head(part) for norm_of_head, part in zip(self.norms, parts, strict=True)]).view(*x.shape)
+        return ops.cat([norm_of_head(part) for norm_of_head, part in zip(self.norms, parts, strict=True)]).view(
+            *x.shape
+        )
 
 
 # ---- positions
@@ -124,7 +126,8 @@ class Rotary:
     ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
     its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
     from each head and joined with the rest in a new tensor, even where the rest is empty. ``holds_parts``: the parts
-    are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of complex numbers (DeepSeek V2).
+    are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of complex
+    numbers (DeepSeek V2).
     """
 
     width: int
@@ -155,9 +158,7 @@ def rotary_buffers(build: Build, width: int) -> None:
         build.buffer(width // 2 * Dtype.FP32.itemsize)
 
 
-def rotate(
-    q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Queries and keys (tokens, heads, width) turned by their positions, and the parts that stay alive beside them."""
     cos, sin = tables.cos, tables.sin
     if rotary.tables_per_layer:

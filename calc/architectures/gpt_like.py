@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.attention import attend
-from calc.architectures.decoder_parts import NormKind, PlainMLP, Rotary
+from calc.architectures.decoder_parts import NormKind, Rotary
 from calc.architectures.generic_decoder import Context, Decoder, Options, Order
 from calc.replay import ops
 from calc.replay.ops import Heads
@@ -318,7 +318,7 @@ class GPTJAttention(_OwnAttention):
 
 
 class CodeGenAttention(GPTJAttention):
-    """The one product is cut in four groups, which copies each part; the mask is added before scaling (models/codegen)."""
+    """The one product is cut in four groups, which copies each part; the mask comes before scaling (models/codegen)."""
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         tape, tokens, rotary = x.tape, x.shape[0], self.options.rotary

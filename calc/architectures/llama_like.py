@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from calc.replay.layers import Build
 
 
-
-
 def usual(config: Mapping[str, Any]) -> Options:
     """Sizes and options by the keys that most configurations have: Llama's, with what a key switches on."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
@@ -277,9 +275,7 @@ def ernie(build: Build, config: Mapping[str, Any]) -> Decoder:
 def seed_oss(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Llama with dropout behind each branch."""
     dropout = config["residual_dropout"]
-    options = replace(
-        usual(config), out_bias=config["attention_out_bias"], branch_dropout=dropout, mlp_dropout=dropout
-    )
+    options = replace(usual(config), out_bias=config["attention_out_bias"], branch_dropout=dropout, mlp_dropout=dropout)
     return Decoder(build, options)
 
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 class ExpertWeight:
     """A weight of all experts, (experts, outputs, inputs), or a router's (experts, inputs).
 
-    Of the model types that peft converts (``adapted``), ``all-linear`` adapters reach these parameters, too: their product is added to the whole weight in every forward,
-    and the sum is what autograd keeps (peft/tuners/lora/layer.py, ParamWrapper). ``parts`` is how many projections
-    the weight holds side by side: the adapter's rank is so many times the wanted one, and once for each expert.
+    Of the model types that peft converts (``adapted``), ``all-linear`` adapters reach these parameters, too: their
+    product is added to the whole weight in every forward, and the sum is what autograd keeps
+    (peft/tuners/lora/layer.py, ParamWrapper). ``parts`` is how many projections the weight holds side by side: the
+    adapter's rank is so many times the wanted one, and once for each expert.
     """
 
     def __init__(self, build: Build, name: str, shape: tuple[int, ...], *, adapted: bool, parts: int = 1) -> None:
@@ -57,7 +58,9 @@ class Experts:
         self.act = act
         self.hidden = hidden
         self.inner = inner
-        self.gate_up = ExpertWeight(build, "experts.gate_up_proj", (experts, 2 * inner, hidden), adapted=adapted, parts=2)
+        self.gate_up = ExpertWeight(
+            build, "experts.gate_up_proj", (experts, 2 * inner, hidden), adapted=adapted, parts=2
+        )
         self.down = ExpertWeight(build, "experts.down_proj", (experts, hidden, inner), adapted=adapted)
 
     def __call__(self, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:
@@ -97,7 +100,15 @@ class Router:
     """
 
     def __init__(
-        self, build: Build, hidden: int, experts: int, chosen: int, kind: str, *, normalized: bool, adapted: bool = False
+        self,
+        build: Build,
+        hidden: int,
+        experts: int,
+        chosen: int,
+        kind: str,
+        *,
+        normalized: bool,
+        adapted: bool = False,
     ) -> None:
         self.kind = kind
         self.chosen = chosen
