@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GIB: Final = 2**30
 DOTS_PER_INCH: Final = 96
+LEGEND_OF_THREE_WIDTH: Final = 340
 
 PHASE_LABELS: Final = {"forward": "Forward", "backward": "Backward", "step": "Optimizer step"}
 PHASE_DASHES: Final = {"forward": (0, (4, 2)), "backward": "solid", "step": (0, (1, 1.5))}
@@ -131,7 +132,8 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend = axes.figure.legend
-    legend(loc="outside upper center", ncols=3, handlelength=2.4, columnspacing=1.4)
+    columns = 3 if axes.figure.get_figwidth() * DOTS_PER_INCH >= LEGEND_OF_THREE_WIDTH else 2
+    legend(loc="outside upper center", ncols=columns, handlelength=2.4, columnspacing=1.4)
     return Words(
         title="Memory against micro-batch",
         text=(
@@ -234,7 +236,7 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
         axes.text(
             min((start + end) / 2, len(alive) - 1),
             0.02,
-            PHASE_LABELS[phase],
+            "Step" if phase == "step" else PHASE_LABELS[phase],  # often short, at the edge
             ha="right" if end > 0.9 * len(alive) > 0.8 * len(alive) < start else "center",
             va="bottom",
             transform=axes.get_xaxis_transform(),
