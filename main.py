@@ -21,7 +21,7 @@ SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
 UNDO_PAUSE_SECONDS = 0.6
 WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
-LINK_SETTINGS = ("v", "theme", "embed", "view")
+LINK_SETTINGS = ("v", "theme", "view")
 
 
 def by_id(name: str) -> Any:
@@ -353,7 +353,10 @@ page = Page()
 
 
 def link_changed(_event: Any) -> None:
-    """Take over the scenario of a link that was opened in this page."""
+    """Take over the scenario of a link that was opened in this page; a link to one of its sections changes nothing."""
+    if by_id(window.location.hash.lstrip("#")) is not None:
+        page.write_link()
+        return
     page.read_link()
     page.remember()
     page.ask()

@@ -15,6 +15,7 @@ from tools import article
 ROOT = Path(__file__).resolve().parent.parent
 VOID = {"br", "img", "mspace"}
 FRAGMENTS = dict(article.fragments())
+GPT2 = ' data-scenario="model=gpt2"'
 SCENARIO = re.compile(r'data-scenario="([^"]*)"')
 
 
@@ -84,7 +85,7 @@ def test_numbers_are_those_of_the_calculation(whole: str) -> None:
         (' data-calc="parameters" data-scenario="model=gpt2"', "124M"),
         (' data-calc="parameters" data-as="million" data-scenario="model=gpt2"', "124 million"),
         (
-            ' data-calc="memory.components.weights.bytes" data-per="parameters" data-as="tenths" data-scenario="model=gpt2"',
+            ' data-calc="memory.components.weights.bytes" data-per="parameters" data-as="tenths"' + GPT2,
             "4.0",
         ),
         (' data-calc="memory.components.weights.bytes" data-as="gb" data-scenario="model=gpt2"', "0.5 GB"),

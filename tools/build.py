@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.embed import embedded
 from tools.prerender import prerender
 from tools.repack import packed
 
@@ -143,7 +144,8 @@ def site(cache: Path) -> dict[str, bytes]:
     # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
     files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
-    files["index.html"] = prerender((ROOT / "index.html").read_text()).encode()
+    page = prerender((ROOT / "index.html").read_text())
+    files["index.html"], files["embed.html"] = page.encode(), embedded(page).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))

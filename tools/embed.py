@@ -1,0 +1,64 @@
+"""Make the page that others embed from the built page: the same, without its frame, and asleep until it is touched.
+
+Asleep it is the pre-built example alone: nothing of the runtime is fetched. static/embedded.js wakes it.
+"""
+
+from __future__ import annotations
+
+import re
+
+# What starts Python, or keeps the site for offline use; an embedded page does the first when touched, the second never.
+STARTS = (
+    '<script src="./static/early.js"></script>',
+    '<link rel="preload" href="./vendor/micropython/micropython.wasm" as="fetch" crossorigin>',
+    '<link rel="modulepreload" href="./vendor/micropython/micropython.mjs">',
+    '<script type="module" src="./vendor/pyscript/core.js"></script>',
+)
+NEVER = (
+    '<script type="module" src="./static/offline.mjs"></script>',
+    '<link rel="manifest" href="./static/manifest.webmanifest">',
+    '<link rel="stylesheet" href="./static/article.css">',
+)
+ARTICLE = re.compile(r'<article id="article">.*?</article>', re.DOTALL)
+LOOK = """<meta name="robots" content="noindex">
+  <link rel="stylesheet" href="./static/embed.css">
+  <script src="./static/embedded.js"></script>
+  <template id="runtime">
+    {starts}
+  </template>
+</head>"""
+ASLEEP = """<p class="asleep" id="asleep" hidden><button type="button" id="wake"></button></p>
+  """
+FULL = """<p class="full"><a data-full href="./" target="_blank" rel="noopener">Batch Size Optimizer</a>: computed in
+      your browser; nothing leaves it.</p>
+    """
+
+
+def _once(html: str, old: str, new: str) -> str:
+    if html.count(old) != 1:
+        raise ValueError(f"index.html: {html.count(old)} times {old}; once is needed")
+    return html.replace(old, new)
+
+
+def embedded(html: str) -> str:
+    """Return the embedded page.
+
+    Parameters
+    ----------
+    html : str
+        The built page.
+
+    Raises
+    ------
+    ValueError
+        Where the page has not what is taken out of it.
+    """
+    html = _once(html, '<html lang="en"', '<html lang="en" data-embed="asleep"')
+    for part in (*STARTS, *NEVER):
+        html = _once(html, part, "")
+    html, found = ARTICLE.subn("", html)
+    if found != 1:
+        raise ValueError("index.html: there is no article")
+    html = _once(html, "</head>", LOOK.format(starts="\n    ".join(STARTS)))
+    html = _once(html, '<main class="layout">', ASLEEP + '<main class="layout">')
+    return _once(html, "<footer>", "<footer>\n    " + FULL)
