@@ -126,8 +126,8 @@ class Rotary:
     ``wide_inputs``: queries and keys are cast to fp32 first, the result back. ``tables_per_layer``: every layer makes
     its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
     from each head and joined with the rest in a new tensor, even where the rest is empty. ``holds_parts``: the parts
-    are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of complex
-    numbers (DeepSeek V2).
+    are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of
+    complex numbers (DeepSeek V2).
     """
 
     width: int
@@ -196,18 +196,21 @@ class ScaledEmbedding(Embedding):
 # ---- masks
 
 
-def causal_mask(tape: Tape, kind: str, tokens: int, dtype: Dtype, window: int | None = None) -> Tensor | None:
+def causal_mask(
+    tape: Tape, kind: str, tokens: int, dtype: Dtype, window: int | None = None, *, always: bool = False
+) -> Tensor | None:
     """The mask that transformers/masking_utils.py makes once a forward; None where the kernel is told "causal".
 
     Eager code adds a number per sample and pair of positions; torch's fused kernels need a mask only where a sliding
-    window is shorter than the sequence, and get a boolean one that all samples share.
+    window is shorter than the sequence, or where the model asks for it (``always``), and get a boolean one that all
+    samples share.
     """
     if kind.startswith("eager"):
         pairs = tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
         mask = tape.empty((1, tokens, tokens), dtype, batched=True)
         tape.kernel([pairs], [mask])
         return mask
-    if kind == "sdpa" and window is not None and tokens >= window:
+    if kind == "sdpa" and (always or (window is not None and tokens >= window)):
         return tape.empty((tokens, tokens), Dtype.BOOL, batched=False)
     return None
 
@@ -256,6 +259,20 @@ class FusedGatedMLP:
         return self.down(up)
 
 
+class AddedBiasLinear:
+    """A product whose bias is added to its result in an operation of its own (FalconLinear)."""
+
+    def __init__(
+        self, build: Build, name: str, inputs: int, outputs: int, *, bias: bool, attention: bool = False
+    ) -> None:
+        self.linear = build.linear(name, inputs, outputs, bias=False, attention=attention)
+        self.bias = build.parameter(f"{name}.bias", (outputs,)) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.linear(x)
+        return out if self.bias is None else ops.add(out, x.tape.parameter(self.bias))
+
+
 class PlainMLP:
     """``down(act(up(x)))`` under the names that the implementation gives them."""
 
@@ -268,12 +285,14 @@ class PlainMLP:
         act: str,
         *,
         bias: bool = True,
+        bias_added: bool = False,
         dropout: float = 0.0,
     ) -> None:
         self.act = act
         self.dropout = dropout
-        self.up = build.linear(names[0], hidden, inner, bias=bias)
-        self.down = build.linear(names[1], inner, hidden, bias=bias)
+        linear = partial(AddedBiasLinear, build) if bias_added else build.linear
+        self.up = linear(names[0], hidden, inner, bias=bias)
+        self.down = linear(names[1], inner, hidden, bias=bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self.up(x)

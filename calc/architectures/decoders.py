@@ -18,6 +18,7 @@ DECODERS: dict[str, Architecture] = {
     "deepseek_v2": mixtures.deepseek_v2,
     "deepseek_v3": mixtures.deepseek_v3,
     "ernie4_5": llama_like.ernie,
+    "falcon": gpt_like.falcon,
     "gemma": llama_like.gemma,
     "gemma2": llama_like.gemma2,
     "gemma3_text": llama_like.gemma3,

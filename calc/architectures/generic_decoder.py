@@ -89,6 +89,10 @@ class Options:
     """Builds a layer's attention where the library's common functions don't do it."""
     kernels: Sequence[str] = ("eager", "sdpa", "flash-attention-2")
     """The attention implementations that the class has; it takes eager for another one."""
+    bias_in_mask: bool = False
+    """Torch's attention gets ALiBi's bias as its mask (Falcon)."""
+    mask_always: bool = False
+    """A mask is made even where the kernel could be told "causal" (Falcon)."""
     boolean_mask: bool = False
     """The eager mask is made boolean (MPT)."""
     query_bias: bool = False
@@ -127,6 +131,10 @@ class Options:
     residual_scaled: bool = False
     residual_normalized: bool = False
     """A branch is added to its normalized input (an option of BLOOM)."""
+    sum_inplace: bool = False
+    """The branches are added into the second one's memory (Falcon)."""
+    bias_added: bool = False
+    """Feed-forward biases are added in an operation of their own (Falcon)."""
     residual_first: bool = True
     """Parallel branches are added to the input in turn, not to each other first."""
     score_softcap: bool = False
@@ -257,7 +265,16 @@ def feed_forward(build: Build, o: Options) -> Callable[[Tensor], Tensor]:
         )
     if o.mlp == "fused-gated":
         return FusedGatedMLP(build, o.hidden, o.inner, o.act)
-    return PlainMLP(build, o.mlp_names, o.hidden, o.inner, o.act, bias=o.mlp_bias, dropout=o.mlp_dropout)
+    return PlainMLP(
+        build,
+        o.mlp_names,
+        o.hidden,
+        o.inner,
+        o.act,
+        bias=o.mlp_bias,
+        bias_added=o.bias_added,
+        dropout=o.mlp_dropout,
+    )
 
 
 class Block:
@@ -333,7 +350,8 @@ class Block:
             mlp = self.mlp(normal)
             if self.options.residual_first:
                 return ops.add(ops.add(x, attention), mlp)
-            return ops.add(ops.add(mlp, attention), x)
+            joined = (ops.add_inplace if self.options.sum_inplace else ops.add)(mlp, attention)
+            return ops.add(joined, x)
 
 
 class Decoder:
@@ -406,7 +424,12 @@ class Decoder:
     def _context(self, tape: Tape, tokens: int, x: Tensor) -> Context:
         o = self.options
         windowed = {is_windowed(o, i) for i in range(o.layers)}
-        masks = {w: causal_mask(tape, self.kind, tokens, x.dtype, o.window if w else None) for w in sorted(windowed)}
+        masks = {
+            w: causal_mask(tape, self.kind, tokens, x.dtype, o.window if w else None, always=o.mask_always)
+            for w in sorted(windowed)
+        }
+        if o.bias_in_mask and self.kind == "sdpa":
+            masks = {w: tape.empty((o.heads, tokens, tokens), x.dtype, batched=True) for w in masks}
         if o.boolean_mask:
             masks = {w: mask and ops.cast(mask, Dtype.BOOL) for w, mask in masks.items()}
         tables: dict[bool, RotaryTables] = {}

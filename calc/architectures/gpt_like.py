@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.attention import attend
-from calc.architectures.decoder_parts import NormKind, Rotary
+from calc.architectures.decoder_parts import AddedBiasLinear, NormKind, Rotary, rotate
 from calc.architectures.generic_decoder import Context, Decoder, Options, Order
 from calc.replay import ops
 from calc.replay.ops import Heads
@@ -423,3 +423,123 @@ class MptAttention(_OwnAttention):
         out = self.o(self._output(weights, v))
         del scores, weights, qkv
         return ops.dropout(out, o.branch_dropout)
+
+
+def falcon(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """FalconForCausalLM: keys shared by all heads or by groups, rotation or ALiBi, side by side or in turn."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    grouped, single = config["new_decoder_architecture"], config["multi_query"]
+    alibi, side_by_side = config["alibi"], config["parallel_attn"]
+    norms = config["num_ln_in_parallel_attn"] or (2 if grouped else 1)
+    together = Order.PARALLEL_TWO_NORMS if grouped and norms == 2 else Order.PARALLEL
+    options = Options(
+        hidden=hidden,
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        key_heads=config["num_kv_heads"] if grouped else 1 if single else heads,
+        head_width=hidden // heads,
+        inner=config["ffn_hidden_size"],
+        vocabulary=config["vocab_size"],
+        act=config["activation"],
+        tied=config["tie_word_embeddings"],
+        order=together if side_by_side else Order.PRE,
+        norm=NormKind.LAYER,
+        rotary=Rotary(hidden // heads),
+        mlp="plain",
+        mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
+        mlp_bias=config["bias"],
+        bias_added=True,
+        query_bias=config["bias"],
+        out_bias=config["bias"],
+        residual_first=False,
+        sum_inplace=True,
+        attention_dropout=config["attention_dropout"],
+        branch_dropout=0.0 if side_by_side else config["attention_dropout"],
+        mlp_dropout=config["hidden_dropout"],
+        attention=partial(FalconAttention, grouped=grouped, alibi=alibi),
+        bias_of_positions=partial(alibi_per_sample, heads) if alibi else None,
+        bias_in_mask=alibi,
+        mask_always=True,
+    )
+    return Decoder(build, options)
+
+
+class FalconAttention:
+    """Keys and values are picked from the one product by index, which copies them (models/falcon)."""
+
+    def __init__(self, build: Build, options: Options, index: int, *, grouped: bool, alibi: bool) -> None:
+        del index
+        o = self.options = options
+        self.kind = build.attention
+        self.grouped = grouped
+        self.alibi = alibi
+        linear = partial(AddedBiasLinear, build, attention=True)
+        self.qkv = linear("query_key_value", o.hidden, o.hidden + 2 * o.key_heads * o.head_width, bias=o.query_bias)
+        self.o = linear("dense", o.hidden, o.hidden, bias=o.out_bias)
+
+    def __call__(self, x: Tensor, context: Context) -> Tensor:
+        o = self.options
+        tokens = x.shape[0]
+        qkv = self.qkv(x)
+        q, k, v = self._heads_of(qkv)
+        if not self.alibi and o.rotary is not None:
+            q, k, _ = rotate(q, k, context.tables[False], o.rotary)
+        single = k.shape[1] == 1 and o.heads > 1
+        mask = context.masks[False]
+        if self.kind == "eager":
+            out = self._eager(q, k, v, context, x.dtype)
+        elif self.kind == "sdpa" and single:
+            out = self._single_keys(q, k, v, mask)
+        else:
+            heads = Heads(o.heads, k.shape[1], o.head_width, o.head_width, tokens, tokens, causal=mask is None)
+            out = attend(self.kind, q, k, v, heads, mask=mask)
+        out = self.o(out)
+        del qkv
+        return ops.dropout(out, o.branch_dropout)
+
+    def _heads_of(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        o = self.options
+        tokens, width = qkv.shape[0], o.head_width
+        wide, narrow = (tokens, o.heads, width), (tokens, o.key_heads, width)
+        q = ops.narrow(qkv, wide)
+        if not self.grouped and o.key_heads == o.heads:
+            return q, ops.narrow(qkv, wide), ops.narrow(qkv, wide)
+        index = qkv.tape.empty((1,), Dtype.INT64, batched=False)
+        k, v = ops.take(qkv, index, narrow), ops.take(qkv, index, narrow)
+        if not self.grouped:
+            return q, k, v
+        times = o.heads // o.key_heads
+        return ops.copy(q), ops.repeat(k, times).view(*wide), ops.repeat(v, times).view(*wide)
+
+    def _single_keys(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """No fused kernel takes keys that broadcast over heads."""
+        o = self.options
+        tokens, autocast = q.shape[0], q.tape.autocast
+        if autocast is not None:
+            q, k, v = (ops.cast(t, autocast.dtype) for t in (q, k, v))
+        dtype = q.dtype
+        wide_k, wide_v = (ops.expand(ops.cast(t, Dtype.FP32), o.heads) for t in (k, v))
+        heads = Heads(o.heads, o.heads, o.head_width, o.head_width, tokens, tokens, causal=mask is None)
+        out = ops.math_attention(ops.cast(q, Dtype.FP32), wide_k, wide_v, heads, mask=mask)
+        return ops.copy(ops.cast(out, dtype)).view(tokens, o.hidden)
+
+    def _eager(self, q: Tensor, k: Tensor, v: Tensor, context: Context, dtype: Dtype) -> Tensor:
+        o = self.options
+        tokens = q.shape[0]
+        if k.shape[1] != o.heads:
+            k, v = ops.expand(k, o.heads), ops.expand(v, o.heads)
+        if q.tape.autocast is not None:
+            q, k, v = (ops.cast(t, q.tape.autocast.dtype) for t in (q, k, v))
+        product = ops.matmul(ops.copy(q), ops.copy(k), (o.heads, tokens, tokens), o.head_width)
+        wide = scores = product
+        if context.position_bias is not None:
+            wide = ops.cast(product, Dtype.FP32)
+            scores = ops.add(wide, context.position_bias.view(o.heads, 1, tokens))
+        mask = context.masks[False]
+        weights = ops.softmax(scores if mask is None else ops.add(scores, mask), dtype)
+        if context.position_bias is not None:
+            weights = ops.dropout(weights, o.attention_dropout)
+        out = ops.matmul(weights, ops.copy(v), (o.heads, tokens, o.head_width), tokens)
+        out = ops.copy(out).view(tokens, o.hidden)
+        del product, wide, scores, weights
+        return out
