@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from e2e.driver import START_MILLISECONDS
+from e2e.driver import START_MILLISECONDS, show
 from page.embedding import snippet
 from tools.serve import StaticServer
 
@@ -208,3 +208,22 @@ def test_without_the_script_there_is_no_hole(browser: Browser, address: str, tmp
     site = html_site(tmp_path, snippet("iframe", address, SCENARIO))
     with served(site) as host, reading(browser, host, java_script_enabled=False) as (page, _):
         expect(page.frame_locator(FRAME).locator("#answer .answer")).to_be_visible()
+
+
+def test_the_share_dialog_gives_the_text_to_paste(warm: Page, address: str) -> None:
+    show(warm, "model=resnet50&precision=fp32")
+    warm.click("#open-share")
+    warm.locator(".share-embed summary").click()
+    warm.select_option("#share-kind", "sphinx")
+    warm.select_option("#share-view", "memory")
+    expected = snippet("sphinx", address, "model=resnet50&precision=fp32", view="memory")
+    expect(warm.locator("#share-snippet")).to_have_value(expected)
+    warm.locator("#share [data-close]").click()
+
+
+def test_a_link_to_a_section_keeps_the_scenario(warm: Page) -> None:
+    show(warm, "model=resnet50&precision=fp32")
+    warm.locator('#article a[href="#memory"]').first.click()
+    expect(warm.locator("#memory h2")).to_be_in_viewport()
+    warm.wait_for_function("() => location.hash === '#model=resnet50&precision=fp32'")
+    expect(warm.locator("#model")).to_have_value("ResNet-50")

@@ -6,6 +6,7 @@ from typing import Any
 from pyscript import document, window
 from pyscript.ffi import create_proxy, to_js
 
+from page.embedding import SNIPPETS, snippet
 from page.format import escape
 from page.html import tag
 
@@ -71,13 +72,17 @@ class Keep:
         self.theme = kept("theme") or "auto"
         for name, handler in (
             ("open-share", self._open_share),
-            ("copy-link", self._copy_link),
+            ("copy-link", lambda _event: self._copy("share-link")),
+            ("copy-snippet", lambda _event: self._copy("share-snippet")),
             ("open-keep", self._open_keep),
             ("keep-this", self._keep_this),
             ("keep-export", self._export),
             ("theme", self._next_theme),
         ):
             by_id(name).addEventListener("click", create_proxy(handler))
+        by_id("share-kind").innerHTML = "".join([tag("option", escape(name), value=kind) for kind, name, _ in SNIPPETS])
+        for name in ("share-kind", "share-view"):
+            by_id(name).addEventListener("change", create_proxy(self._show_snippet))
         by_id("keep-import").addEventListener("change", create_proxy(self._import))
         by_id("keep-list").addEventListener("click", create_proxy(self._list_clicked))
         for button in document.querySelectorAll("dialog [data-close]"):
@@ -89,26 +94,30 @@ class Keep:
 
     # Share
 
-    def _open_share(self, _event: Any) -> None:
+    def _open_share(self, event: Any) -> None:
         by_id("share-link").value = window.location.href
         by_id("share-said").textContent = ""
+        self._show_snippet(event)
         by_id("share").showModal()
         by_id("share-link").select()
 
-    def _copy_link(self, _event: Any) -> None:
+    def _show_snippet(self, _event: Any) -> None:
+        address = window.location.href.partition("#")[0].partition("?")[0].rpartition("/")[0] + "/"
+        kind, view = by_id("share-kind").value, by_id("share-view").value
+        by_id("share-snippet").value = snippet(kind, address, self.describe()[1], view=view)
+
+    def _copy(self, name: str) -> None:
         def done(_value: Any) -> None:
             by_id("share-said").textContent = "Copied."
 
         def refused(_error: Any) -> None:
-            by_id("share-link").select()
+            by_id(name).select()
             by_id(
                 "share-said"
-            ).textContent = "This browser lets no page copy here: the link is selected, copy it with the keyboard."
+            ).textContent = "This browser lets no page copy here: the text is selected, copy it with the keyboard."
 
         try:
-            window.navigator.clipboard.writeText(by_id("share-link").value).then(
-                create_proxy(done), create_proxy(refused)
-            )
+            window.navigator.clipboard.writeText(by_id(name).value).then(create_proxy(done), create_proxy(refused))
         except Exception:
             refused(None)
 
