@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from calc.allocator import Block, CachingAllocator
 from calc.architectures.attention import EAGER_RECOMPUTED
 from calc.architectures.registry import architecture
+from calc.errors import ScenarioError
 from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
@@ -30,6 +31,7 @@ CUBLAS_WORKSPACE_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
 CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 """The same from compute capability 9.0 on."""
 REMEMBERED_ALLOCATIONS = 256
+SHOWN_LAYERS = 20
 CUBLAS_HANDLES = 2
 """Forward's thread and backward's each have a handle with a workspace of its own."""
 
@@ -218,7 +220,13 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
 
 
 def replay(scenario: Scenario, *, gradients_kept: bool = False) -> ReplayedStep:
-    """The scenario's step, replayed once for all micro-batches."""
+    """The scenario's step, replayed once for all micro-batches.
+
+    Raises
+    ------
+    ScenarioError
+        Where adapters find no layer to adapt.
+    """
     recipe = Recipe(
         scenario.precision,
         scenario.checkpointing,
@@ -229,7 +237,18 @@ def replay(scenario: Scenario, *, gradients_kept: bool = False) -> ReplayedStep:
         scenario.lora_targets if scenario.method is not Method.FULL else "all-linear",
         gradients_kept,
     )
-    return _replay(scenario.model, scenario.shape, recipe)
+    step = _replay(scenario.model, scenario.shape, recipe)
+    if step.trainable_count == 0:
+        raise _nothing_adapted(scenario, step)
+    return step
+
+
+def _nothing_adapted(scenario: Scenario, step: ReplayedStep) -> ScenarioError:
+    matrices = {p.name.removesuffix(".weight") for p in step.parameters if len(p.shape) == 2 and not p.embedding}
+    if not matrices:
+        return ScenarioError("method", f"{scenario.model.name} has no linear layer for adapters: use full")
+    names = ", ".join(sorted(matrices)[:SHOWN_LAYERS])
+    return ScenarioError("lora_targets", f"no linear layer is named so: use all-linear, or of {names}")
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from calc import accuracy
 from calc.advice import advise, ways_to_fit
 from calc.catalog import published
 from calc.comparison import compare
@@ -27,6 +28,7 @@ def _plan(scenario: dict[str, Any]) -> dict[str, Any]:
 
 # What the page asks for after the numbers, since each takes many evaluations: parts of the contract's result by key.
 LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "accuracy": accuracy.report,
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "planner": _plan,
