@@ -81,6 +81,6 @@ $(SITE): tools/build.py tools/prerender.py tools/article.py tools/embed.py $(RUN
 	$(BIN)/python -m tools.build $(CACHE) _site
 	touch $@
 
-$(CACHE)/browser.stamp: tools.browser.py $(CACHE)/venv.stamp
+$(CACHE)/browser.stamp: tools/browser.py $(CACHE)/venv.stamp
 	$(BIN)/python -m tools.browser
 	touch $@
