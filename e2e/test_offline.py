@@ -162,9 +162,15 @@ def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host
     context.close()
 
 
-@pytest.mark.parametrize("damage", ["cache.delete(key)", "cache.put(key, new Response('damaged'))"])
-@pytest.mark.parametrize("name", ["vendor/snapshot/runtime.bin", "vendor/pyodide/pyodide.asm.wasm", "page/format.py"])
-def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, damage: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("vendor/snapshot/runtime.bin", "cache.put(key, new Response('damaged'))"),
+        ("vendor/pyodide/pyodide.asm.wasm", "cache.delete(key)"),
+        ("page/format.py", "cache.put(key, new Response('damaged'))"),
+    ],
+)
+def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, name: str, damage: str) -> None:
     with visited(browser, host) as (_, page):
         damaged = page.evaluate(
             f"""async () => {{

@@ -42,7 +42,7 @@ WebAssembly.instantiate = async (...rest) => {
 const pyodide = await loadPyodide({
   _makeSnapshot: true,
   stdLibURL: path.join(repacked, "python_stdlib.zip"),
-  env: { HOME, PYTHONHASHSEED: "0", PYTHONOPTIMIZE: "2", PYTHONDONTWRITEBYTECODE: "1" },
+  env: { HOME, PYTHONHASHSEED: "0", PYTHONOPTIMIZE: "2", PYTHONDONTWRITEBYTECODE: "1", PYTHONNODEBUGRANGES: "1" },
 });
 WebAssembly.instantiate = instantiate;
 const { FS, _module: module } = pyodide;
