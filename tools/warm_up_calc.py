@@ -41,7 +41,7 @@ for name in plots.FIGURES:
     plots.draw(name, FIRST, FIGURE_WIDTH)
 
 # Open files are the browser's, and do not survive: fonts are opened again when a figure asks for them.
-font_manager._get_font.cache_clear()  # noqa: SLF001 - matplotlib offers no other way
+font_manager._get_font.cache_clear()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way
 mathtext.MathTextParser._parse_cached.cache_clear()  # type: ignore[attr-defined]  # noqa: SLF001
 linecache.clearcache()
 gc.collect()
