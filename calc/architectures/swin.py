@@ -160,7 +160,8 @@ class Block:
         with tape.within("mlp"):
             normal = x if self.second else self.norm_2(x)
             branch = self.up(normal)
-            branch = self.down(ops.pointwise(branch))
+            branch = ops.pointwise(branch)
+            branch = self.down(branch)
             del normal
             branch = self.norm_2(branch) if self.second else branch
             return ops.add(x, stochastic_depth(branch, self.drop_rate))

@@ -118,7 +118,8 @@ class Block:
     def _mlp(self, x: Tensor) -> Tensor:
         x = self.up(x)
         if not self.encoder.gated:
-            return self.down(activation(self.encoder.act, x))
+            x = activation(self.encoder.act, x)
+            return self.down(x)
         gate, value = ops.split(x, [(x.shape[0], self.encoder.inner)] * 2)
         return self.down(ops.mul(ops.pointwise(gate), value))
 
@@ -136,7 +137,7 @@ class MultiheadBlock(Block):
         self.o = Linear(build, "out_proj", hidden, hidden)
 
     def _attention(self, x: Tensor) -> Tensor:
-        """One product, its bias added apart, a copy of all three (torch/nn/functional.py, multi_head_attention_forward)."""
+        """One product, its bias added apart, a copy of all three (functional.py, multi_head_attention_forward)."""
         tape, (tokens, hidden) = x.tape, x.shape
         low = x.dtype if tape.autocast is None else tape.autocast.dtype
         weight = tape.cast_parameter(self.qkv.weight, low)
