@@ -7,6 +7,8 @@
   try { kept = localStorage.getItem("batch-size-optimizer:theme"); } catch { root.dataset.storage = "refused"; }
   const theme = [wanted, kept].find((name) => name === "light" || name === "dark");
   if (theme) root.dataset.theme = theme;
+  // On a small screen the scenario's groups start as one line each: looks so at once, is so from static/fold.js on.
+  if (matchMedia("(max-width: 60rem)").matches) root.dataset.folded = "";
 
   const START_SECONDS = 30;
   const say = (text, { alone = false } = {}) => {

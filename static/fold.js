@@ -1,3 +1,5 @@
-// On a small screen, and inside someone else's page, the scenario's groups start as one line each. Runs where the form ends, before anything is painted.
-if (matchMedia("(max-width: 60rem)").matches || document.documentElement.dataset.embed)
+// Runs where the form ends: closes the groups that static/early.js has shown as closed from their first paint on.
+if ("folded" in document.documentElement.dataset) {
   for (const group of document.querySelectorAll("#scenario > .group")) group.open = false;
+  delete document.documentElement.dataset.folded;
+}
