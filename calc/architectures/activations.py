@@ -31,19 +31,15 @@ def activation(name: str, x: Tensor) -> Tensor:
 def gelu_new(x: Tensor) -> Tensor:
     """``0.5 * x * (1 + tanh(c * (x + 0.044715 * x^3)))``, each step a tensor (NewGELUActivation)."""
     half = ops.scale(x)
-    inner = ops.add(x, ops.scale(ops.power(x)))
-    inner = ops.pointwise(ops.scale(inner), keeps="output")
-    return ops.mul(half, ops.shift(inner))
+    return ops.mul(half, ops.shift(ops.pointwise(ops.scale(ops.add(x, ops.scale(ops.power(x)))), keeps="output")))
 
 
 def gelu_fast(x: Tensor) -> Tensor:
     """``0.5 * x * (1 + tanh(c * x * (1 + 0.044715 * x * x)))`` (FastGELUActivation)."""
     half = ops.scale(x)
-    scaled = ops.scale(x)
-    inner = ops.shift(ops.mul(ops.scale(x), x))
-    inner = ops.pointwise(ops.mul(scaled, inner), keeps="output")
-    del scaled
-    return ops.mul(half, ops.shift(inner))
+    return ops.mul(
+        half, ops.shift(ops.pointwise(ops.mul(ops.scale(x), ops.shift(ops.mul(ops.scale(x), x))), keeps="output"))
+    )
 
 
 def quick_gelu(x: Tensor) -> Tensor:

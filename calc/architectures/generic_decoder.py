@@ -154,6 +154,13 @@ class Context(NamedTuple):
     tables: dict[bool, RotaryTables]
     masks: dict[bool, Tensor | None]
     position_bias: Tensor | None = None
+    returned: list[Tensor] | None = None
+    """Where a layer returns its attention weights, too, the model's loop holds them until the next layer has run."""
+
+    def returns(self, weights: Tensor) -> None:
+        """Notes a layer's second result; where autograd records, the graph holds it anyway."""
+        if self.returned is not None and not weights.tape.recording:
+            self.returned.append(weights.data)
 
 
 class Attention:
@@ -296,6 +303,12 @@ class Block:
         return (self.options.attention or Attention)(build, self.options, index)
 
     def __call__(self, x: Tensor, *, context: Context) -> Tensor:
+        x = self._run(x, context)
+        if context.returned is not None:
+            del context.returned[:-1]
+        return x
+
+    def _run(self, x: Tensor, context: Context) -> Tensor:
         if self.options.order in (Order.PARALLEL, Order.PARALLEL_TWO_NORMS):
             return self._parallel(x, context)
         if self.options.residual_normalized:
@@ -399,6 +412,8 @@ class Decoder:
             context = self._context(tape, tokens, x)
         x = self.blocks(tape, x, context=context)
         del held
+        if context.returned is not None:
+            context.returned.clear()
         with tape.within("final norm"):
             if self.norm is not None:
                 x = self.norm(x)
@@ -438,7 +453,7 @@ class Decoder:
                 shared = next(iter(tables.values()), None) if o.rotary_kinds == 1 else None
                 tables[w] = shared or RotaryTables(tape, tokens, o.rotary, x.dtype)
         bias = o.bias_of_positions(tape, tokens, x.dtype) if o.bias_of_positions is not None else None
-        return Context(tables, masks, bias)
+        return Context(tables, masks, bias, [])
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         """Forward and the library's loss for one micro-batch."""

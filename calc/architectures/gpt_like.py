@@ -389,6 +389,7 @@ class BloomAttention(_OwnAttention):
             masked = ops.add(scores, mask)
         weights = ops.cast(ops.softmax(masked, Dtype.FP32), q.dtype)
         weights = ops.dropout(weights, o.attention_dropout)
+        context.returns(weights)
         out = ops.copy(ops.matmul(weights, v, (o.heads, tokens, o.head_width), tokens)).view(tokens, o.hidden)
         out = ops.dropout(self.o(out), o.branch_dropout)
         del alibi, scores, masked, weights, qkv
@@ -419,6 +420,7 @@ class MptAttention(_OwnAttention):
             scores = ops.where(mask, scores)
         scores_wide = ops.cast(scores, Dtype.FP32)
         weights = self._softmax(scores_wide, v.dtype)
+        context.returns(weights)
         del scores_wide
         out = self.o(self._output(weights, v))
         del scores, weights, qkv
@@ -539,6 +541,7 @@ class FalconAttention:
         weights = ops.softmax(scores if mask is None else ops.add(scores, mask), dtype)
         if context.position_bias is not None:
             weights = ops.dropout(weights, o.attention_dropout)
+        context.returns(weights)
         out = ops.matmul(weights, ops.copy(v), (o.heads, tokens, o.head_width), tokens)
         out = ops.copy(out).view(tokens, o.hidden)
         del product, wide, scores, weights
