@@ -57,3 +57,9 @@ def test_a_scenario_cannot_break_out_of_the_snippet() -> None:
 def test_an_unknown_place_is_refused() -> None:
     with pytest.raises(ValueError, match="nowhere"):
         embedding.snippet("nowhere", ADDRESS, "")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _, _ in embedding.SNIPPETS])
+def test_the_documentation_holds_the_same_texts(kind: str) -> None:
+    text = embedding.snippet(kind, ADDRESS, "gpu=rtx-4090-24gb&model=llama-3.1-8b", view="memory")
+    assert f"\n{text}\n" in (ROOT / "docs/embedding.md").read_text()
