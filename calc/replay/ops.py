@@ -177,7 +177,7 @@ def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: D
 
 
 def power(x: Tensor) -> Tensor:
-    """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, all alive to the end."""
+    """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, all kept to its end."""
     tape = x.tape
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
@@ -315,7 +315,7 @@ def dropout_inplace(x: Tensor, probability: float) -> Tensor:
 def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Tensor:
     """``softmax``: keeps its output; fp32 under autocast, or in ``dtype``.
 
-    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, the one that is kept. Only fp16
+    ``safe`` is _safe_softmax: rows that are masked whole become zeros in a second tensor, which is kept. Only fp16
     has a kernel that reads it and writes fp32; bfloat16 is cast first (ATen/native/SoftMax.cpp, softmax).
     """
     tape = x.tape
@@ -427,7 +427,7 @@ FP8_ALIGNMENT = 16
 
 
 def fp8_linear(x: Tensor, weight: Parameter, bias: Parameter | None) -> Tensor:
-    """`linear` by Transformer Engine: keeps the input in one byte an element, and the weight twice, as it is and transposed.
+    """`linear` by Transformer Engine: keeps the input in one byte an element, the weight as it is and transposed.
 
     The gradient is quantized both ways for the two products of backward; results are 16-bit
     (transformer_engine/pytorch/module/linear.py).
@@ -661,7 +661,7 @@ def grouped_product(x: Tensor, w: Tensor, columns: int) -> Tensor:
     tape.kernel([w], [])
     x_form, w_form = (x.shape, x.dtype, x.batched), (w.shape, w.dtype)
 
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+    def backward(_: Tensor) -> Sequence[Tensor | None]:
         of_x = of_w = None
         if kept_x is not None:
             of_w = tape.empty(w_form[0], w_form[1], batched=False)
@@ -968,8 +968,8 @@ def math_attention(
     """torch's composed attention, taken where no kernel fits (fp32 with grouped keys, for one).
 
     Half types are computed in fp32; queries and keys are both scaled; the mask is added to the scores in place. The
-    weights are returned too, in the inputs' type, though nobody takes them (aten/src/ATen/native/transformers/attention.cpp,
-    _scaled_dot_product_attention_math).
+    weights are returned too, in the inputs' type, though nobody takes them (aten/src/ATen/native/transformers/
+    attention.cpp, _scaled_dot_product_attention_math).
     """
     tape = q.tape
     dtype = q.dtype
@@ -1245,7 +1245,7 @@ def interpolate(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
 
 
 def refit(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
-    """Resampling, padding, look-up by constant indices: keeps nothing; backward makes a gradient of the input's size."""
+    """Resampling, padding, look-up by constant indices: keeps nothing; the gradient is of the input's size."""
     tape = x.tape
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])

@@ -226,9 +226,7 @@ class Autocast:
 class Tape:
     """The log of one training step and the graph that backward walks."""
 
-    def __init__(
-        self, autocast: Autocast | None = None, *, gradients_kept: bool = False, fp8: bool = False
-    ) -> None:
+    def __init__(self, autocast: Autocast | None = None, *, gradients_kept: bool = False, fp8: bool = False) -> None:
         self.events: list[int] = []
         self.per_sample: list[int] = [0]
         self.fixed: list[int] = [0]
@@ -392,9 +390,7 @@ class Tape:
         """`record` for an operation with several outputs: ``backward`` takes the list of their gradients."""
         if not self.recording:
             return outs
-        edges = tuple(
-            None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs
-        )
+        edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
         if not any(edges):
             return outs
         node = Node(backward, edges, self._block, self.scope)
