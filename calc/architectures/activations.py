@@ -62,10 +62,13 @@ def bloom_gelu(x: Tensor) -> Tensor:
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         tanh = ops.pointwise(ops.mul(ops.scale(kept), ops.shift(ops.mul(ops.scale(kept), kept))))
-        half = ops.scale(kept)
-        slope = ops.mul(ops.shift(ops.mul(tanh, tanh)), ops.shift(ops.mul(ops.scale(kept), kept)))
-        slope = ops.add(ops.mul(half, slope), ops.scale(ops.shift(tanh)))
-        del half
+        slope = ops.add(
+            ops.mul(
+                ops.scale(kept),
+                ops.mul(ops.shift(ops.mul(tanh, tanh)), ops.shift(ops.mul(ops.scale(kept), kept))),
+            ),
+            ops.scale(ops.shift(tanh)),
+        )
         result = ops.mul(slope, grad.data)
         del tanh, slope
         return [result]
