@@ -57,6 +57,7 @@ _DEEPSPEED_OPTIMIZERS = {
 _MODEL_CLASSES = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
     "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "speech-seq2seq": "AutoModelForSpeechSeq2Seq",
     "speech-ctc": "AutoModelForCTC",

@@ -16,7 +16,7 @@ from calc.replay.profile import Instant, Profile, rounded
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
 from calc.scaling.layout import Offload
 from calc.scaling.memory import Division, ModelShape, division
-from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
+from calc.scenario import Attention, Checkpointing, Loss, Method, Precision, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,6 +197,7 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
         checkpointing="none" if core_again else str(recipe.checkpointing),
         attention=EAGER_RECOMPUTED if core_again else str(recipe.attention),
         fused_loss=recipe.loss is Loss.FUSED,
+        classifies=model.task is Task.SEQUENCE_CLASSIFICATION,
     )
     built = architecture(model.architecture)(build, model.config)
     fp8 = recipe.precision is Precision.FP8

@@ -30,6 +30,7 @@ class Task(StrEnum):
 
     CAUSAL_LM = "causal-lm"
     MASKED_LM = "masked-lm"
+    SEQUENCE_CLASSIFICATION = "sequence-classification"
     SEQ2SEQ_LM = "seq2seq-lm"
     SPEECH_SEQ2SEQ = "speech-seq2seq"
     SPEECH_CTC = "speech-ctc"
@@ -111,6 +112,7 @@ class ZeroGrad(StrEnum):
 
 
 TEXT_TASKS = frozenset({Task.CAUSAL_LM, Task.MASKED_LM, Task.SEQ2SEQ_LM})
+"""Those with a token to predict at each place."""
 MAX_SEQUENCE = 4_194_304
 MAX_IMAGE = 8_192
 MAX_BATCH = 100_000_000
@@ -313,11 +315,22 @@ def _default_task(model_type: str) -> Task:
     return _TASK_OF.get(model_type, Task.DIFFUSION if model_type[:1].isupper() else Task.CAUSAL_LM)
 
 
-def _task(given: Mapping[str, Any], model: ModelChoice) -> Task:
-    task = _choice(given, "task", Task, model.task)
-    if task is not model.task:
-        raise ScenarioError("task", f"{model.name} is trained for {model.task}; {task} is not modelled for it")
-    return task
+_CLASSIFIERS = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert"})
+"""Encoders that may also be trained to give the whole sequence a label."""
+
+
+def _for_task(given: Mapping[str, Any], model: ModelChoice) -> ModelChoice:
+    """The model as it is trained: for the task given, else for the one that its configuration names."""
+    allowed = [model.task]
+    if model.architecture in _CLASSIFIERS:
+        allowed.append(Task.SEQUENCE_CLASSIFICATION)
+    classes = model.config.get("architectures")
+    named = isinstance(classes, list) and any(str(c).endswith("ForSequenceClassification") for c in classes)
+    task = _choice(given, "task", Task, allowed[-1] if named else model.task)
+    if task not in allowed:
+        words = " or ".join(allowed)
+        raise ScenarioError("task", f"{model.name} is trained for {words}; {task} is not modelled for it")
+    return model if task is model.task else replace(model, task=task, key=f"{model.key} for {task}")
 
 
 def _config_value(config: Mapping[str, Any], *keys: str) -> int | None:
@@ -342,7 +355,7 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
     def from_preset(key: str) -> int | None:
         return getattr(preset, key, None) if preset else None
 
-    if task in TEXT_TASKS:
+    if task in TEXT_TASKS or task is Task.SEQUENCE_CLASSIFICATION:
         longest = _config_value(config, "n_positions", "max_position_embeddings")
         default = from_preset("sequence_length") or min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         sequence = size("sequence_length", default, MAX_SEQUENCE)
@@ -491,7 +504,8 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     """
     _check_keys(given)
     model = _model(given["model"])
-    task = _task(given, model)
+    model = _for_task(given, model)
+    task = model.task
     shape, sizes = _shape(given, model, task)
     gpu, gpu_text = _gpu(given.get("gpu"))
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1

@@ -62,6 +62,7 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
     "task": {
         "causal-lm": ("Causal language modelling", ""),
         "masked-lm": ("Masked language modelling", ""),
+        "sequence-classification": ("Sequence classification", ""),
         "seq2seq-lm": ("Sequence to sequence", ""),
         "speech-seq2seq": ("Speech to text", ""),
         "speech-ctc": ("Speech recognition by CTC", ""),

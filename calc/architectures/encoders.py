@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from calc.architectures.activations import activation
 from calc.architectures.attention import attend
 from calc.architectures.decoder_parts import Rotary, RotaryTables, rotary_buffers, rotate
+from calc.architectures.images import classification_loss
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
 from calc.replay.ops import Heads
@@ -145,6 +146,26 @@ class MaskedLanguageHead:
     def __call__(self, x: Tensor) -> Tensor:
         return self.decoder(self.norm(activation(self.act, self.dense(x))))
 
+    def loss(self, tape: Tape, hidden: Tensor) -> Tensor:
+        return masked_lm_loss(tape, hidden, self)
+
+
+class SequenceClassifier:
+    """The first token through a dense layer, an activation and dropout to the labels (...ForSequenceClassification)."""
+
+    def __init__(self, build: Build, config: Mapping[str, Any], hidden: int, *, act: str, dropout: float) -> None:
+        self.act = act
+        self.dropout = dropout
+        self.dense = build.linear("dense", hidden, hidden)
+        with build.without_adapters():
+            self.labels = build.linear("classifier", hidden, config.get("num_labels", 2))
+
+    def loss(self, tape: Tape, hidden: Tensor) -> Tensor:
+        tape.batch_input((1,), Dtype.INT64)
+        with tape.within("head"):
+            pooled = activation(self.act, self.dense(ops.narrow(hidden, (hidden.shape[-1],))))
+            return classification_loss(self.labels(ops.dropout(pooled, self.dropout)))
+
 
 def masked_lm_loss(tape: Tape, hidden: Tensor, head: MaskedLanguageHead, *, wide: bool = False) -> Tensor:
     """Logits and cross-entropy over every position: labels outside the mask are ignored, not left out.
@@ -165,15 +186,14 @@ class MaskedEncoder:
     embeddings: TokenEmbeddings
     projection: Linear | None = None
     blocks: Blocks
-    head: MaskedLanguageHead
+    head: MaskedLanguageHead | SequenceClassifier
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         x = self.embeddings(tape, shape.sequence_length)
         if self.projection is not None:
             with tape.within("embeddings"):
                 x = self.projection(x)
-        x = self.blocks(tape, x)
-        return masked_lm_loss(tape, x, self.head)
+        return self.head.loss(tape, self.blocks(tape, x))
 
 
 def _bert_block(build: Build, config: Mapping[str, Any], *, ffn_dropout: float | None = None) -> PostNormBlock:
@@ -196,20 +216,28 @@ def _bert_block(build: Build, config: Mapping[str, Any], *, ffn_dropout: float |
     )
 
 
+def _bert_head(
+    build: Build, config: Mapping[str, Any], hidden: int, width: int, tokens: Parameter
+) -> MaskedLanguageHead | SequenceClassifier:
+    if build.classifies:
+        return SequenceClassifier(build, config, hidden, act="tanh", dropout=config["hidden_dropout_prob"])
+    table = tokens if config["tie_word_embeddings"] else None
+    return MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=config["hidden_act"], table=table)
+
+
 class Bert(MaskedEncoder):
     """BertForMaskedLM; ElectraForMaskedLM, whose embeddings may be narrower than its blocks."""
 
     own_positions = False
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
-        hidden, act, dropout = config["hidden_size"], config["hidden_act"], config["hidden_dropout_prob"]
+        hidden, dropout = config["hidden_size"], config["hidden_dropout_prob"]
         width = config.get("embedding_size", hidden)
         self.embeddings = TokenEmbeddings(build, config, width, dropout=dropout, own_positions=self.own_positions)
         if width != hidden:
             self.projection = build.linear("embeddings_project", width, hidden)
         self.blocks = Blocks(build, ["layer"] * config["num_hidden_layers"], lambda _: _bert_block(build, config))
-        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
-        self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
+        self.head = _bert_head(build, config, hidden, width, self.embeddings.tokens.weight)
 
 
 class Roberta(Bert):
@@ -222,7 +250,7 @@ class Albert(MaskedEncoder):
     """AlbertForMaskedLM: groups of layers whose parameters all layers of the group share."""
 
     def __init__(self, build: Build, config: Mapping[str, Any]) -> None:
-        hidden, width, act = config["hidden_size"], config["embedding_size"], config["hidden_act"]
+        hidden, width = config["hidden_size"], config["embedding_size"]
         self.embeddings = TokenEmbeddings(build, config, width, dropout=config["hidden_dropout_prob"])
         self.projection = build.linear("embedding_hidden_mapping_in", width, hidden)
         layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
@@ -232,8 +260,7 @@ class Albert(MaskedEncoder):
         ]
         kinds = [(layer * groups // layers, inner) for layer in range(layers) for inner in range(len(made[0]))]
         self.blocks = Blocks(build, kinds, lambda i: made[kinds[i][0]][kinds[i][1]])
-        table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
-        self.head = MaskedLanguageHead(build, hidden, width, config["vocab_size"], act=act, table=table)
+        self.head = _bert_head(build, config, hidden, width, self.embeddings.tokens.weight)
 
 
 class BiasedSelfAttention:
@@ -314,6 +341,9 @@ class DistilBert(MaskedEncoder):
             )
 
         self.blocks = Blocks(build, ["layer"] * config["n_layers"], block)
+        if build.classifies:
+            self.head = SequenceClassifier(build, config, hidden, act="relu", dropout=config["seq_classif_dropout"])
+            return
         table = self.embeddings.tokens.weight if config["tie_word_embeddings"] else None
         self.head = MaskedLanguageHead(build, hidden, hidden, config["vocab_size"], act=act, table=table)
 

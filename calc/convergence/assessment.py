@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "causal-lm": "causal-lm",
     "masked-lm": "masked-lm",
+    "sequence-classification": "masked-lm",
     "seq2seq-lm": "causal-lm",
     "speech-seq2seq": "speech",
     "image-classification": "image-classification",

@@ -47,6 +47,8 @@ class Build:
     checkpointing: str = "none"
     attention: str = "sdpa"
     fused_loss: bool = False
+    classifies: bool = False
+    """Whether an encoder of text ends in labels of the whole sequence, not in a token at each place."""
     parameters: list[Parameter] = field(default_factory=list)
     buffer_bytes: int = 0
     copies: int = 1

@@ -1,0 +1,101 @@
+"""A scenario's defaults, its tasks and what is refused, beside what the properties check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calc.errors import ScenarioError
+from calc.evaluation import evaluate
+from calc.scenario import KEYS, Precision, Task, ZeroGrad, parse
+
+
+class TestDefaults:
+    def test_a_model_alone_is_enough(self) -> None:
+        scenario = parse({"model": "gpt2"})
+        assert scenario.model.task is Task.CAUSAL_LM
+        assert scenario.precision is Precision.AMP_BF16
+        assert scenario.zero_grad is ZeroGrad.FREE
+        assert (scenario.gpus, scenario.micro_batch, scenario.global_batch) == (1, None, None)
+
+    def test_a_card_without_bf16_gets_fp16(self) -> None:
+        assert parse({"model": "gpt2", "gpu": "t4-16gb"}).precision is Precision.AMP_FP16
+        with pytest.raises(ScenarioError, match="precision"):
+            parse({"model": "gpt2", "gpu": "t4-16gb", "precision": "bf16"})
+
+    def test_a_null_is_as_if_it_were_not_there(self) -> None:
+        bare = {"model": "gpt2"}
+        nulls = dict.fromkeys(KEYS) | bare
+        assert evaluate(nulls) == evaluate(bare)
+
+    def test_whole_numbers_may_be_written_with_a_point(self) -> None:
+        assert parse({"model": "gpt2", "sequence_length": 128.0}).shape.sequence_length == 128
+
+
+class TestTask:
+    # Counted on transformers 5.17's ...ForSequenceClassification with two labels.
+    @pytest.mark.parametrize(
+        ("model_type", "parameters"),
+        [
+            ("bert", 109_483_778),
+            ("roberta", 124_646_402),
+            ("distilbert", 66_955_010),
+            ("albert", 222_603_778),
+            ("electra", 13_549_314),
+        ],
+    )
+    def test_an_encoder_may_classify_sequences(self, model_type: str, parameters: int) -> None:
+        scenario = {"model": {"model_type": model_type}, "sequence_length": 64, "task": "sequence-classification"}
+        assert evaluate(scenario)["parameters"] == parameters
+
+    def test_a_configuration_may_name_its_class(self) -> None:
+        config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 3}
+        usual = {"model": config, "sequence_length": 64, "micro_batch": 8}
+        result = evaluate(usual)
+        assert result["scenario"]["task"] == "sequence-classification"
+        assert result["parameters"] == 109_483_778 + 768 + 1
+        as_masked = evaluate({**usual, "task": "masked-lm"})
+        assert as_masked["memory"]["peak_allocated_bytes"] > result["memory"]["peak_allocated_bytes"]
+
+    def test_a_label_a_sequence_has_no_logits_to_fuse(self) -> None:
+        with pytest.raises(ScenarioError, match="loss"):
+            evaluate({"model": "bert-base", "task": "sequence-classification", "loss": "fused"})
+
+    @pytest.mark.parametrize(("model", "task"), [("gpt2", "masked-lm"), ("resnet50", "causal-lm"), ("gpt2", "chess")])
+    def test_another_task_is_refused(self, model: str, task: str) -> None:
+        with pytest.raises(ScenarioError) as error:
+            parse({"model": model, "task": task})
+        assert error.value.field == "task"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"modle": "gpt2"}, "modle"),
+        ({"model": None}, "model"),
+        ({"sequence_length": 1.5}, "sequence_length"),
+        ({"sequence_length": "512"}, "sequence_length"),
+        ({"sequence_length": True}, "sequence_length"),
+        ({"micro_batch": 0}, "micro_batch"),
+        ({"global_batch": 10**12}, "global_batch"),
+        ({"gpu": {"memory_gib": -1}}, "gpu.memory_gib"),
+        ({"gpu": {}}, "gpu"),
+        ({"gpu": "no-such-card"}, "gpu"),
+        ({"gpus": 3, "gpu": "h100-sxm-80gb", "parallelism": {"tensor": 2}}, "parallelism"),
+        ({"parallelism": {"strategy": "magic"}}, "parallelism.strategy"),
+        ({"parallelism": {"sequence_parallel": "yes"}}, "parallelism.sequence_parallel"),
+        ({"method": "lora", "lora_targets": []}, "lora_targets"),
+        ({"method": "lora", "lora_targets": ["no_such_proj"]}, "lora_targets"),
+        ({"interconnect": 3}, "interconnect"),
+        ({"dataset": ["imagenet"]}, "dataset"),
+        ({"gradient_norms": {"small_batch": 8}}, "gradient_norms.small_batch_norm"),
+        ({"tokens": float("inf")}, "tokens"),
+        ({"epochs": float("nan")}, "epochs"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        evaluate({"model": "gpt2", **changes})
+    assert error.value.field == field
+    assert len(error.value.message.split()) > 2
