@@ -36,4 +36,4 @@ def _forget_what_was_not_there() -> None:
     importlib.invalidate_caches()
 
 
-sys.meta_path.append(LateFinder())  # type: ignore[arg-type]
+sys.meta_path.append(LateFinder())
