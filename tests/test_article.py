@@ -40,7 +40,7 @@ class Checked(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in VOID
+        assert tag in VOID or "svg" in self.open
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, f"</{tag}> closes nothing"
@@ -68,6 +68,8 @@ def test_each_fragment_is_one_whole_section(name: str) -> None:
 
 def test_every_number_is_filled_in(whole: str) -> None:
     assert not article.NUMBER.search(whole)
+    assert not article.FIGURE.search(whole)
+    assert whole.count("<svg") == whole.count("data-draw=") > 0
     assert whole.count("data-calc=") == sum(fragment.count("data-calc=") for fragment in FRAGMENTS.values())
     assert not re.search(r">(None|nan|inf)<", whole)
 
@@ -99,6 +101,11 @@ def test_ways_of_writing(attributes: str, expected: str) -> None:
 def test_a_number_that_does_not_exist_stops_the_build(path: str) -> None:
     with pytest.raises(ValueError, match="no result"):
         article.number(f' data-calc="{path}" data-scenario="model=gpt2"')
+
+
+def test_a_figure_that_does_not_exist_stops_the_build() -> None:
+    with pytest.raises(ValueError, match="no figure"):
+        article.figure(' data-draw="strategies" data-scenario="model=gpt2"')
 
 
 def test_scenarios_are_links_that_the_page_understands() -> None:

@@ -6,7 +6,9 @@ A number in the text is an empty element that names a result and the scenario it
 
 `data-calc` is a path in the contract's result, where a list's entry may be named by its id; `data-scenario` a link text
 of the page. `data-per` divides by another path of the same result, `data-as` names a way of writing, and `data-digits`
-the significant digits.
+the significant digits. A figure names one of the calculation's figures in the same way:
+
+    <figure data-draw="tradeoff" data-scenario="model=gpt2"></figure>
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calc import plots
 from calc.evaluation import evaluate
-from page import link
+from page import link, sections
 from page.format import count, duration, escape, fixed, gib, parameters, significant
 from page.html import tag
 
@@ -27,8 +30,16 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parent.parent / "article"
 NUMBER = re.compile(r"<data\b([^<>]*\bdata-calc=[^<>]*)></data>")
+FIGURE = re.compile(r"<figure\b([^<>]*\bdata-draw=[^<>]*)></figure>")
+# A width that no figure of the results has, since ids hold it; on a small screen the drawing scrolls by itself.
+WIDTH = 755
 SECTION = re.compile(r'<section id="([^"]+)"[^<>]*>\s*<h3[^<>]*>([^<]+)</h3>')
 ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+
+ABOUT = (
+    "What the results above mean, in the same order. Numbers in bold and the figures are the calculation's, for the "
+    "examples that the text names; they do not follow your scenario."
+)
 
 WAYS: dict[str, Callable[[Any], str]] = {
     "gib": gib,
@@ -111,20 +122,38 @@ def number(attributes: str) -> str:
     return f'<data value="{escape(value)}"{attributes}>{escape(text)}</data>'
 
 
+def figure(attributes: str) -> str:
+    """Draw a figure of a scenario.
+
+    Raises
+    ------
+    ValueError
+        Where the scenario has no such figure.
+    """
+    given = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(attributes)}
+    name, scenario = given["data-draw"], link.nested(link.read(given["data-scenario"]))
+    drawn = sections.figure(f"article-{name}", plots.draw(name, scenario, WIDTH))
+    if not drawn:
+        raise ValueError(f"no figure {name} of {given['data-scenario']}")
+    drawn = drawn.replace('<div class="drawing"', '<div class="drawing" tabindex="0"', 1)
+    return f'<figure class="figure"{attributes}>{drawn}</figure>'
+
+
 def article() -> str:
     """Return the whole article as HTML, its numbers filled in.
 
     Raises
     ------
     ValueError
-        Where a number cannot be filled in: the fragment and what is wrong.
+        Where a number or a figure cannot be filled in: the fragment and what is wrong.
     """
     parts, entries = [], []
     for name, fragment in fragments():
         try:
-            parts.append(NUMBER.sub(lambda match: number(match.group(1)), fragment))
+            filled = NUMBER.sub(lambda match: number(match.group(1)), fragment)
+            parts.append(FIGURE.sub(lambda match: figure(match.group(1)), filled))
         except (ValueError, KeyError) as error:
             raise ValueError(f"article/{name}: {error}") from error
         entries += [tag("li", tag("a", title, href=f"#{place}")) for place, title in SECTION.findall(fragment)]
     contents = tag("nav", tag("ol", *entries), aria_label="Contents of the article")
-    return "\n".join([tag("h2", "Batch size, explained"), contents, *parts])
+    return "\n".join([tag("h2", "Batch size, explained"), tag("p", ABOUT), contents, *parts])
