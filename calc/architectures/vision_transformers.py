@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.activations import activation
-from calc.architectures.attention import attend, eager, sdpa
+from calc.architectures.attention import attend, eager
 from calc.architectures.images import classification_loss, drop_path, image_batch, linear_rates
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm, Linear
@@ -137,7 +137,10 @@ class MultiheadBlock(Block):
         self.o = Linear(build, "out_proj", hidden, hidden)
 
     def _attention(self, x: Tensor) -> Tensor:
-        """One product, its bias added apart, a copy of all three (functional.py, multi_head_attention_forward)."""
+        """One product, its bias added apart, a copy of all three (functional.py, multi_head_attention_forward).
+
+        torchvision asks for no attention weights, so it composes nothing by itself; ``eager`` is as if it did.
+        """
         tape, (tokens, hidden) = x.tape, x.shape
         low = x.dtype if tape.autocast is None else tape.autocast.dtype
         weight = tape.cast_parameter(self.qkv.weight, low)
@@ -151,8 +154,9 @@ class MultiheadBlock(Block):
         del both
         q, k, v = (ops.narrow(qkv, (tokens, hidden)) for _ in range(3))
         width = hidden // self.encoder.heads
-        out = sdpa(q, k, v, Heads(self.encoder.heads, self.encoder.heads, width, width, tokens, tokens, causal=False))
-        if low.itemsize == Dtype.FP32.itemsize:
+        heads = Heads(self.encoder.heads, self.encoder.heads, width, width, tokens, tokens, causal=False)
+        out = attend(self.kind, q, k, v, heads, fp32_softmax=False)
+        if self.kind == "sdpa" and low.itemsize == Dtype.FP32.itemsize:
             # The memory-efficient kernel puts samples before tokens; the flash kernel keeps the queries' order.
             out = ops.copy(ops.transposed(out))
         return ops.transposed(self.o(out))
