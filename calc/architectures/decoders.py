@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 DECODERS: dict[str, Architecture] = {
     "arcee": llama_like.arcee,
+    "biogpt": llama_like.biogpt,
     "bloom": gpt_like.bloom,
     "codegen": gpt_like.codegen,
     "cohere": llama_like.cohere,

@@ -327,3 +327,35 @@ def starcoder2(build: Build, config: Mapping[str, Any]) -> Decoder:
         embedding_dropout=config["embedding_dropout"],
     )
     return Decoder(build, options)
+
+
+def biogpt(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """OPT's layout with scaled embeddings; its eager softmax stays in the scores' type."""
+    heads, dropout = config["num_attention_heads"], config["hidden_dropout_prob"]
+    options = Options(
+        hidden=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        key_heads=heads,
+        head_width=config["hidden_size"] // heads,
+        inner=config["intermediate_size"],
+        vocabulary=config["vocab_size"],
+        act=config["hidden_act"],
+        tied=config["tie_word_embeddings"],
+        norm=NormKind.LAYER,
+        embedding_product=True,
+        position_rows=config["max_position_embeddings"] + 2,
+        positions_per_sample=True,
+        query_bias=True,
+        out_bias=True,
+        out_name="out_proj",
+        mlp="plain",
+        mlp_names=("fc1", "fc2"),
+        mlp_bias=True,
+        fp32_softmax=False,
+        attention_dropout=config["attention_probs_dropout_prob"],
+        branch_dropout=dropout,
+        mlp_dropout=dropout,
+        embedding_dropout=dropout,
+    )
+    return Decoder(build, options)
