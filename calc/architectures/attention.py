@@ -155,7 +155,16 @@ def attend(
 
         def compose(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return eager(
-                q, k, v, heads, dropout=dropout, mask=mask, bias=bias, fp32_softmax=fp32_softmax, softcap=softcap
+                q,
+                k,
+                v,
+                heads,
+                dropout=dropout,
+                mask=mask,
+                bias=bias,
+                fp32_softmax=fp32_softmax,
+                softcap=softcap,
+                heads_first=heads_first,
             )
 
         return q.tape.checkpoint(compose, q, k, v) if kind == EAGER_RECOMPUTED else compose(q, k, v)
@@ -170,7 +179,8 @@ def attend(
     if kind == "flash-attention-2":
         dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
-        return ops.flash_attention(q, k, v, heads, drops=dropout > 0)
+        out = ops.flash_attention(q, k, v, heads, drops=dropout > 0)
+        return ops.copy(out) if heads_first else out
     if heads.key != heads.query and mask is not None:
         k, v = (_repeat(t, heads) for t in (k, v))
         heads = heads._replace(key=heads.query)
