@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calc.accuracy import table
 from calc.evaluation import evaluate
 from page import link
 from tools import article
@@ -106,6 +107,12 @@ def test_a_number_that_does_not_exist_stops_the_build(path: str) -> None:
 def test_a_figure_that_does_not_exist_stops_the_build() -> None:
     with pytest.raises(ValueError, match="no figure"):
         article.figure(' data-draw="strategies" data-scenario="model=gpt2"')
+
+
+def test_what_was_measured_is_told_as_it_is(whole: str) -> None:
+    summary = table()["summary"]["peak_allocated_bytes"]
+    assert f'value="{summary["steps"]}" data-calc="summary.peak_allocated_bytes.steps"' in whole
+    assert f'value="{summary["largest"]}" data-calc="summary.peak_allocated_bytes.largest"' in whole
 
 
 def test_scenarios_are_links_that_the_page_understands() -> None:

@@ -5,8 +5,9 @@ A number in the text is an empty element that names a result and the scenario it
     <data data-calc="memory.peak_allocated_bytes" data-scenario="model=gpt2&amp;precision=fp32"></data>
 
 `data-calc` is a path in the contract's result, where a list's entry may be named by its id; `data-scenario` a link text
-of the page. `data-per` divides by another path of the same result, `data-as` names a way of writing, and `data-digits`
-the significant digits. A figure names one of the calculation's figures in the same way:
+of the page; without one the path is that of `calc.accuracy.table`. `data-per` divides by another path of the same
+result, `data-as` names a way of writing, and `data-digits` the significant digits. A figure names one of the
+calculation's figures in the same way:
 
     <figure data-draw="tradeoff" data-scenario="model=gpt2"></figure>
 """
@@ -19,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calc import plots
+from calc import accuracy, plots
 from calc.evaluation import evaluate
 from page import link, sections
 from page.format import count, duration, escape, fixed, gib, parameters, significant
@@ -79,9 +80,9 @@ def looked_up(result: Any, path: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def result_of(scenario: str) -> dict[str, Any]:
-    """Return the result of a scenario, given as a link text."""
-    return evaluate(link.nested(link.read(scenario)))
+def result_of(scenario: str | None) -> dict[str, Any]:
+    """Return the result of a scenario, given as a link text; for None what was measured, beside the calculation."""
+    return accuracy.table() if scenario is None else evaluate(link.nested(link.read(scenario)))
 
 
 def written(path: str, value: Any) -> str:
@@ -109,8 +110,10 @@ def number(attributes: str) -> str:
         Where the scenario has no such result.
     """
     given = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(attributes)}
-    path, result = given["data-calc"], result_of(given["data-scenario"])
+    path, result = given["data-calc"], result_of(given.get("data-scenario"))
     value = looked_up(result, path)
+    if isinstance(value, list):
+        value = len(value)
     if "data-per" in given:
         value /= looked_up(result, given["data-per"])
     if "data-as" in given:
