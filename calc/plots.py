@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GIB: Final = 2**30
 DOTS_PER_INCH: Final = 96
-LEGEND_OF_THREE_WIDTH: Final = 340
+LEGEND_OF_THREE_INCHES: Final = 3.5
 
 PHASE_LABELS: Final = {"forward": "Forward", "backward": "Backward", "step": "Optimizer step"}
 PHASE_DASHES: Final = {"forward": (0, (4, 2)), "backward": "solid", "step": (0, (1, 1.5))}
@@ -132,7 +132,7 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend = axes.figure.legend
-    columns = 3 if axes.figure.get_figwidth() * DOTS_PER_INCH >= LEGEND_OF_THREE_WIDTH else 2
+    columns = 3 if axes.figure.bbox.width / axes.figure.dpi >= LEGEND_OF_THREE_INCHES else 2
     legend(loc="outside upper center", ncols=columns, handlelength=2.4, columnspacing=1.4)
     return Words(
         title="Memory against micro-batch",
