@@ -24,7 +24,8 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
 
 def shown(path: str, raw: object, text: str) -> str:
     """One result on the page: what a person reads, with its place in the contract's result and its raw value."""
-    value = "" if raw is None else raw
+    # MicroPython reads and writes the last digits of a float its own way: twelve are the same everywhere.
+    value = "" if raw is None else f"{raw:.12g}" if isinstance(raw, float) else raw
     return tag("data", escape(text), data_result=path, data_value=value, value=value)
 
 

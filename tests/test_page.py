@@ -17,7 +17,8 @@ from calc import scenario as contract
 from calc.advice import advise
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
-from page import fields, format as shown, link, sections, words
+from page import fields, link, sections, words
+from page import format as shown
 from page.html import tag
 
 if TYPE_CHECKING:
@@ -217,4 +218,5 @@ def test_every_shown_result_is_the_contracts() -> None:
     for result in results():
         for section in sections.SECTIONS.values():
             for path, raw in numbers_in(section(result)):
-                assert str(shown.at(result, path)) == raw, path
+                expected = shown.at(result, path)
+                assert raw == (f"{expected:.12g}" if isinstance(expected, float) else str(expected)), path
