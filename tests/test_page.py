@@ -75,7 +75,7 @@ def page_modules() -> list[str]:
 
 def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
     drawn = {"svg": "<svg/>", "title": "t", "text": "a < b", "table": {"columns": ["a", "b"], "rows": [[1, "2"]]}}
-    data = {
+    data: dict[str, Any] = {
         "results": results(),
         "sections": list(sections.SECTIONS),
         "figures": [drawn, {}],
@@ -96,7 +96,7 @@ def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
     there = json.loads(done.stdout)
     for result, texts in zip(data["results"], there["sections"], strict=True):
         here = [section(result) for section in sections.SECTIONS.values()]
-        here += [sections.spoken(result), sections.effect(data["results"][0], result)]  # type: ignore[index]
+        here += [sections.spoken(result), sections.effect(data["results"][0], result)]
         assert texts == here
     assert there["figures"] == [sections.figure("memory", drawn), ""]
     assert there["numbers"] == [list(fields.number(text, 1, 1_000_000, whole=True)) for text in TEXTS]
