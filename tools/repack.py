@@ -69,6 +69,8 @@ UNUSED = (
 FONTS_FOLDER = "matplotlib/mpl-data/fonts/ttf/"
 FONTS = ("DejaVuSans.ttf",)
 FONT_LIST = "matplotlib/fontlist.json"
+# pyparsing, which reads formulas in labels, tells its own frames by their lines (core.py, _trim_arity).
+READ_BY_LINE = "pyparsing/"
 
 
 def wanted(name: str) -> bool:
@@ -100,7 +102,9 @@ def with_first_lines(code: CodeType) -> CodeType:
 
 def compile_module(source: bytes, name: str) -> bytes:
     """Return the content of a `.pyc` file for a module's source, one that Python loads without looking at a source."""
-    code = with_first_lines(compile(source, name, "exec", dont_inherit=True, optimize=OPTIMIZATION))
+    code = compile(source, name, "exec", dont_inherit=True, optimize=OPTIMIZATION)
+    if not name.startswith(READ_BY_LINE):
+        code = with_first_lines(code)
     unchecked_hash = (0b01).to_bytes(4, "little") + importlib.util.source_hash(source)
     return importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)
 
