@@ -67,13 +67,9 @@ class Profile:
             for event in self.events[start:end]:
                 if event > 0:
                     alive.add(event)
-                elif segment.repeats == 1 or -event >= self._first_made(start):
+                else:
                     alive.discard(-event)
         return frozenset(alive)
-
-    def _first_made(self, start: int) -> int:
-        """The first storage that the log makes from ``start`` on."""
-        return next((e for e in self.events[start:] if e > 0), len(self.per_sample))
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
