@@ -35,6 +35,7 @@ class Task(StrEnum):
     SPEECH_SEQ2SEQ = "speech-seq2seq"
     SPEECH_CTC = "speech-ctc"
     IMAGE_CLASSIFICATION = "image-classification"
+    IMAGE_TEXT_CONTRASTIVE = "image-text-contrastive"
     SEGMENTATION = "segmentation"
     DIFFUSION = "diffusion"
 
@@ -248,9 +249,9 @@ def _model(value: object) -> ModelChoice:
         raise ScenarioError("model", f"{_shown(value)} is no model: give a preset's id or the content of a config.json")
     if custom.is_by_hand(value):
         config = custom.infer_config(value)
-        completed = describe_completion(config)
+        completed = describe_completion(config, ARCHITECTURES)
         return _from_config(completed.config, None, "your model", completed.notes)
-    completed = describe_completion(value)
+    completed = describe_completion(value, ARCHITECTURES)
     return _from_config(
         completed.config, None, str(value.get("_name_or_path") or completed.config["model_type"]), completed.notes
     )
@@ -299,9 +300,10 @@ _TASK_OF: Mapping[str, Task] = MappingProxyType(
             ),
             Task.SEQ2SEQ_LM: "t5 mt5 umt5 longt5 t5gemma bart mbart pegasus marian blenderbot m2m_100 led",
             Task.IMAGE_CLASSIFICATION: (
-                "vit deit beit swin swinv2 convnext convnextv2 clip siglip dinov2 segformer resnet clip_vision_model "
+                "vit deit beit swin swinv2 convnext convnextv2 siglip dinov2 segformer resnet clip_vision_model "
                 "siglip_vision_model vit_mae"
             ),
+            Task.IMAGE_TEXT_CONTRASTIVE: "clip",
             Task.SPEECH_SEQ2SEQ: "whisper",
             Task.SPEECH_CTC: "wav2vec2 hubert wavlm",
         }.items()
@@ -317,6 +319,7 @@ def _default_task(model_type: str) -> Task:
 
 _CLASSIFIERS = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "albert"})
 """Encoders that may also be trained to give the whole sequence a label."""
+_CLASSIFIER_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
 
 
 def _for_task(given: Mapping[str, Any], model: ModelChoice) -> ModelChoice:
@@ -324,8 +327,10 @@ def _for_task(given: Mapping[str, Any], model: ModelChoice) -> ModelChoice:
     allowed = [model.task]
     if model.architecture in _CLASSIFIERS:
         allowed.append(Task.SEQUENCE_CLASSIFICATION)
+    if model.task is Task.IMAGE_TEXT_CONTRASTIVE:
+        allowed.append(Task.IMAGE_CLASSIFICATION)
     classes = model.config.get("architectures")
-    named = isinstance(classes, list) and any(str(c).endswith("ForSequenceClassification") for c in classes)
+    named = isinstance(classes, list) and any(str(c).endswith(_CLASSIFIER_ENDINGS) for c in classes)
     task = _choice(given, "task", Task, allowed[-1] if named else model.task)
     if task not in allowed:
         words = " or ".join(allowed)
@@ -376,7 +381,10 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
     default_image = from_preset("image_size") or _config_value(config, "image_size") or DEFAULT_IMAGE
     image = size("image_size", default_image, MAX_IMAGE)
     length = 0
-    if task is Task.DIFFUSION and given.get("sequence_length") is not None:
+    if task is Task.IMAGE_TEXT_CONTRASTIVE:
+        longest = _config_value(config["text_config"], "max_position_embeddings") or CLIP_TOKENS
+        length = size("sequence_length", from_preset("sequence_length") or longest, longest)
+    elif task is Task.DIFFUSION and given.get("sequence_length") is not None:
         length = size("sequence_length", None, MAX_SEQUENCE)
     return Shape(image_size=image, sequence_length=length), filled
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -165,12 +165,19 @@ def complete_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return describe_completion(config).config
 
 
-def describe_completion(config: Mapping[str, Any]) -> CompletedConfig:
-    """Return the completed configuration and what was assumed to complete it; see `complete_config`."""
+def describe_completion(config: Mapping[str, Any], modelled: Container[str] | None = None) -> CompletedConfig:
+    """Return the completed configuration and what was assumed to complete it; see `complete_config`.
+
+    ``modelled`` are the model types that can be answered, all known ones by default: others are answered as their
+    nearest relative among them.
+    """
+    answered = known_model_types() if modelled is None else modelled
     given, notes = _unwrap(config)
     model_type = _model_type(given)
-    if model_type is None or model_type not in known_model_types():
-        given, note = _as_relative(given, model_type)
+    if model_type is None or model_type not in answered:
+        if model_type in known_model_types():
+            given = _complete(given, str(model_type))
+        given, note = _as_relative(given, model_type, answered)
         notes = (*notes, note)
         model_type = str(given["model_type"])
     return CompletedConfig(_complete(given, model_type), notes)
@@ -235,12 +242,13 @@ _DECODERS = frozenset(
 )
 
 
-def nearest_model_type(config: Mapping[str, Any]) -> str:
-    """Return the known ``model_type`` that a configuration of an unknown one resembles most.
+def nearest_model_type(config: Mapping[str, Any], answered: Container[str] | None = None) -> str:
+    """Return the ``model_type`` among the ``answered`` ones (default: all known) that a configuration resembles most.
 
-    What decides, in this order: latent attention, experts, an encoder with a decoder, images, a bidirectional
+    What decides, in this order: latent attention, experts, an encoder with a decoder, images, sound, a bidirectional
     encoder; within such a group the longest known name that the unknown one starts with, else the group's plainest.
     """
+    among = known_model_types() if answered is None else answered
     architectures = " ".join(map(str, config.get("architectures") or ()))
     bidirectional = "type_vocab_size" in config and "ForCausalLM" not in architectures
     if config.get("kv_lora_rank"):
@@ -252,26 +260,30 @@ def nearest_model_type(config: Mapping[str, Any]) -> str:
         group, plainest = _ENCODER_DECODERS, "t5" if "d_kv" in config else "bart"
     elif _is_vision(config):
         group, plainest = frozenset(), "swin" if isinstance(config.get("depths"), list) else "vit"
+    elif "conv_dim" in config:
+        group, plainest = frozenset(), "wav2vec2"
     elif bidirectional or "ForMaskedLM" in architectures:
         group, plainest = _ENCODERS, "bert"
     else:
         group, plainest = _DECODERS, "llama"
     name = str(config.get("model_type") or "").lower()
-    return max((known for known in group if name.startswith(known)), key=len, default=plainest)
+    return max((known for known in group if name.startswith(known) and known in among), key=len, default=plainest)
 
 
 def _is_vision(config: Mapping[str, Any]) -> bool:
     return "patch_size" in config and "vocab_size" not in config
 
 
-def _as_relative(config: Mapping[str, Any], model_type: str | None) -> tuple[dict[str, Any], str]:
+def _as_relative(
+    config: Mapping[str, Any], model_type: str | None, answered: Container[str]
+) -> tuple[dict[str, Any], str]:
     """Return the configuration under the key names of its nearest known relative, and the note that says so."""
     wanted = (WIDTH_KEYS, LAYER_KEYS, HEAD_KEYS, ("image_size",) if _is_vision(config) else ("vocab_size",))
     missing = [keys[0] for keys in wanted if first_of(config, keys) is None]
     if missing:
         what = "there is no model_type" if model_type is None else f"model_type {model_type!r} is not known"
         raise ScenarioError(FIELD, f"{what}, and without it these keys are needed: {', '.join(missing)}")
-    relative = nearest_model_type(config)
+    relative = nearest_model_type(config, answered)
     entry = _data()["model_types"][relative]
     given = {key: value for key, value in config.items() if key not in {*WIDTH_KEYS, *LAYER_KEYS, *HEAD_KEYS}}
     for keys in (WIDTH_KEYS, LAYER_KEYS, HEAD_KEYS, FEED_FORWARD_KEYS, KEY_VALUE_HEAD_KEYS, EXPERT_KEYS):
@@ -286,7 +298,7 @@ def _as_relative(config: Mapping[str, Any], model_type: str | None) -> tuple[dic
         given["head_dim"] = None
     note = f"There is no model_type; the model is answered as {relative}."
     if model_type is not None:
-        note = f"model_type {model_type!r} is not known; it is answered as {relative}, its nearest relative."
+        note = f"model_type {model_type!r} is not modelled; it is answered as {relative}, its nearest relative."
     width, feed_forward = first_of(config, WIDTH_KEYS), _own_name(entry, FEED_FORWARD_KEYS)
     stated = first_of(config, (*FEED_FORWARD_KEYS, "moe_intermediate_size")) is not None
     if feed_forward is not None and not stated and isinstance(width, int):
