@@ -8,7 +8,8 @@
   const theme = [wanted, kept].find((name) => name === "light" || name === "dark");
   if (theme) root.dataset.theme = theme;
   // On a small screen the scenario's groups start as one line each: looks so at once, is so from static/fold.js on.
-  if (matchMedia("(max-width: 60rem)").matches) root.dataset.folded = "";
+  // A page that is embedded (static/embedded.js) runs this later, when its groups are folded already.
+  if (document.readyState === "loading" && matchMedia("(max-width: 60rem)").matches) root.dataset.folded = "";
 
   const START_SECONDS = 30;
   const say = (text, { alone = false } = {}) => {

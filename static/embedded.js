@@ -13,6 +13,7 @@
     else delete root.dataset.theme;
   };
   look();
+  root.dataset.folded = "";
 
   // The whole page of the same scenario, in a tab of its own.
   const whole = () => {
