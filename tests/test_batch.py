@@ -1,0 +1,70 @@
+"""The search for the largest micro-batch, and the band around it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calc.batch import band, largest, tensors_fit
+from calc.memory import StepMemory, step_memory
+from calc.scenario import parse
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def memory() -> StepMemory:
+    return step_memory(parse({"model": "gpt2", "sequence_length": 512, "precision": "bf16", "gpu": {"memory_gib": 8}}))
+
+
+@given(st.integers(0, 5000), st.integers(-10, 6000), st.integers(1, 5000))
+def test_largest_finds_the_last_that_fits(last: int, start: int, limit: int) -> None:
+    assert largest(lambda b: b <= last, start, limit) == min(last, limit)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_with_a_tolerance_it_stays_below_by_at_most_that_share(last: int, start: int) -> None:
+    found = largest(lambda b: b <= last, start, 10**6, tolerance=64)
+    assert last - max(1, last / 64) <= found <= last
+
+
+@given(st.integers(1, 2**20), st.integers(1, 2**20))
+def test_a_good_guess_saves_trials(last: int, start: int) -> None:
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= last
+
+    largest(fits, start)
+    # Doubling away and halving back: twice the logarithm of how far off the guess was.
+    assert len(tried) <= 2 * abs(start - last).bit_length() + 4
+
+
+def test_tensors_fit_up_to_the_limit_and_no_further(memory: StepMemory) -> None:
+    for limit in (2 * GIB, 5 * GIB, 23 * GIB):
+        found = tensors_fit(memory, limit)
+        assert memory.requested_peak(found) <= limit < memory.requested_peak(found + 1)
+
+
+def test_nothing_fits_where_one_sample_does_not(memory: StepMemory) -> None:
+    found = band(memory, GIB)
+    assert found[:3] == (0, 0, 0)
+    assert found.next_needs_bytes == memory.requested_peak(1) - GIB
+
+
+def test_next_needs_is_enough(memory: StepMemory) -> None:
+    limit = 8 * GIB
+    found = band(memory, limit)
+    assert found.next_needs_bytes is not None
+    assert band(memory, limit + found.next_needs_bytes).optimistic > found.expected
+
+
+def test_the_optimizer_step_may_be_what_does_not_fit() -> None:
+    # Adam's state and its temporary of a model whose forward is small: batch 1 fails although activations are few.
+    memory = step_memory(parse({"model": "gpt2", "sequence_length": 8, "precision": "fp32", "gpu": {"memory_gib": 8}}))
+    step = memory.step_peak_bytes
+    assert memory.requested_peak(1) == step
+    assert band(memory, step - 1).expected == 0
+    assert tensors_fit(memory, step) >= 1
