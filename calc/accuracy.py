@@ -56,6 +56,7 @@ class StepComparison:
     def as_dict(self) -> dict[str, Any]:
         """For the JSON border."""
         return {
+            "run": measured().runs.index(self.run),
             "model": self.run.model,
             "conditions": conditions(self.run.scenario),
             "micro_batch": self.step.micro_batch,
@@ -138,6 +139,29 @@ def compare_steps(run: Run) -> list[StepComparison]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def compared_run(place: int) -> tuple[StepComparison, ...]:
+    """`compare_steps` of the measured run at this place, kept."""
+    return tuple(compare_steps(measured().runs[place]))
+
+
+def compared_runs() -> list[tuple[StepComparison, ...]]:
+    """Every measured run beside its prediction. Takes seconds the first time."""
+    return [compared_run(place) for place in range(len(measured().runs))]
+
+
+def some_runs(given: Mapping[str, Any]) -> dict[str, int]:
+    """Compare the runs from place ``first``, ``count`` of them; ``done`` and ``of`` say how far that is.
+
+    The page asks for a few at a time, so that its other questions are answered in between.
+    """
+    runs = len(measured().runs)
+    done = min(given["first"] + given["count"], runs)
+    for place in range(given["first"], done):
+        compared_run(place)
+    return {"done": done, "of": runs}
+
+
 def compare_limit(limit: Limit) -> LimitComparison:
     """A measured largest micro-batch beside the predicted band."""
     return LimitComparison(limit, fitted(parse(limit.scenario))[1])
@@ -148,7 +172,7 @@ def table() -> dict[str, Any]:
 
     ``steps`` are rows for a table and for a figure of predicted against measured.
     """
-    steps = [comparison for run in measured().runs for comparison in compare_steps(run)]
+    steps = [comparison for run in compared_runs() for comparison in run]
     limits = [compare_limit(limit) for limit in measured().limits]
     return {
         "conditions": dict(measured().conditions),

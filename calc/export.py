@@ -568,4 +568,5 @@ def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
         "file_name": "memory.csv",
         "text": components_csv(result["memory"]),
     }
-    return [*export_all(run), parts]
+    whole = {"id": "json", "label": "JSON of the whole result", "file_name": "result.json", "text": result_json(result)}
+    return [*export_all(run), parts, whole]

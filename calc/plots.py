@@ -291,9 +291,10 @@ FIGURES: Final = {
 
 
 def _kind(name: str) -> Kind:
-    from calc.plan_plots import PLAN_FIGURES  # noqa: PLC0415 - it draws with this module's words and colours
+    from calc.accuracy_plots import ACCURACY_FIGURES  # noqa: PLC0415 - both draw with this module's words and colours
+    from calc.plan_plots import PLAN_FIGURES  # noqa: PLC0415
 
-    return {**FIGURES, **PLAN_FIGURES}[name]
+    return {**FIGURES, **PLAN_FIGURES, **ACCURACY_FIGURES}[name]
 
 
 def _themed(svg: str, prefix: str, words: Words) -> str:
@@ -326,7 +327,7 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     Parameters
     ----------
     name : str
-        One of `FIGURES` or `calc.plan_plots.PLAN_FIGURES`.
+        One of `FIGURES`, `calc.plan_plots.PLAN_FIGURES` or `calc.accuracy_plots.ACCURACY_FIGURES`.
     scenario : Mapping
         The contract's scenario.
     width : int

@@ -29,6 +29,7 @@ def _plan(scenario: dict[str, Any]) -> dict[str, Any]:
 # What the page asks for after the numbers, since each takes many evaluations: parts of the contract's result by key.
 LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "accuracy": accuracy.report,
+    "measured": accuracy.some_runs,
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "planner": _plan,
