@@ -45,9 +45,9 @@ def draw_accuracy(axes: Axes, _result: Mapping[str, Any], _data: Mapping[str, An
         title="Predicted against measured peak memory",
         text=(
             f"{len(every)} measured steps of {len(runs)} runs; on the line, prediction and measurement agree. Half are "
-            f"within {spread['median']:.2%}, nine in ten within {spread['high']:.1%}, the worst is {spread['largest']:.1%} "
-            "off. These runs were known when the calculation was written: others can be further off. The runs most "
-            "like your scenario are in the accent colour."
+            f"within {spread['median']:.2%}, nine in ten within {spread['high']:.1%}, the worst is off by "
+            f"{spread['largest']:.1%}. These runs were known when the calculation was written: others can be further "
+            "off. The runs most like your scenario are in the accent colour."
         ),
         columns=("Run", "Batch", "Measured (GiB)", "Predicted (GiB)", "Off", "Measured (s)", "Predicted (s)"),
         rows=[

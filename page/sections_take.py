@@ -83,7 +83,7 @@ def _highlight(runs: "list[int]") -> str:
     """The rule that lifts some runs' points out of the figure, which shows every measured run."""
     chosen = ",".join([f'[id$="-run-{run}"]' for run in runs])
     rule = "fill:var(--accent)!important;fill-opacity:1!important;stroke-opacity:1!important"
-    return tag("style", f'[data-built="{MEASURED_FIGURE}"] :is({chosen}) use{{{rule}}}')
+    return tag("style", f'[data-built="{MEASURED_FIGURE}"] :is({chosen}) use ' + "{" + rule + "}")
 
 
 def accuracy(result: dict[str, Any]) -> str:
@@ -99,9 +99,9 @@ def accuracy(result: dict[str, Any]) -> str:
         else "None of them has this architecture: what is not measured can be further off."
     )
     lead = (
-        f"Expect the tensors\u2019 peak to be right within {_expected(report, 'peak_allocated_bytes')}. So it was on the "
-        f"{shown('accuracy.expect.peak_allocated_bytes.steps', len(nearest), count(len(nearest)))} steps of the "
-        f"{len(runs)} measured runs most like your scenario, highlighted in the figure. {alike}"
+        f"Expect the tensors\u2019 peak to be right within {_expected(report, 'peak_allocated_bytes')}. So it was on "
+        + shown("accuracy.expect.peak_allocated_bytes.steps", len(nearest), f"{len(nearest)} steps")
+        + f" of the {len(runs)} measured runs most like your scenario, highlighted in the figure. {alike}"
     )
     facts = numbers(
         fact("Off, reserved memory: half within", _expected(report, "peak_reserved_bytes")),
@@ -155,11 +155,8 @@ def calibration(result: dict[str, Any]) -> str:
     facts = []
     share, overhead = fit["activation_share"], fit["overhead_bytes"]
     if share is not None:
-        facts.append(
-            fact(
-                "What grows with the batch, times", shown("calibration.activation_share", share, significant(share, 4))
-            )
-        )
+        times = shown("calibration.activation_share", share, significant(share, 4))
+        facts.append(fact("What grows with the batch, times", times))
     if overhead is not None:
         facts.append(fact("Outside the allocator", shown("calibration.overhead_bytes", overhead, gib(overhead))))
     return (
@@ -188,10 +185,10 @@ COMPARED = (
 def _setting(key: str, value: Any) -> str:
     if value is None:
         return "\u2013"
-    if isinstance(value, (dict, list)):
-        return escape(
-            ", ".join([f"{name} {value[name]}" for name in sorted(value)]) if isinstance(value, dict) else "own"
-        )
+    if isinstance(value, dict):
+        return escape(", ".join([f"{name} {value[name]}" for name in sorted(value)]))
+    if isinstance(value, list):
+        return escape(", ".join([str(entry) for entry in value]) if value and isinstance(value[0], str) else "own")
     return escape(label(key, value))
 
 
