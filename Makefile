@@ -2,10 +2,12 @@
 # make build   builds it into _site/
 # make test    sets up and runs every check and test
 # make bench   measures the page beside its alternatives
+# make lighthouse  asks Lighthouse about the built page
+# make engines     runs the core of the page in Firefox and WebKit
 # make clean   removes all that these made
 
 .DELETE_ON_ERROR:
-.PHONY: build serve test check bench clean
+.PHONY: build serve test check bench lighthouse engines clean
 
 PORT ?= 8000
 PYTHON ?= python3
@@ -37,13 +39,22 @@ test: $(SITE) $(CACHE)/browser.stamp check
 bench: $(SITE) $(CACHE)/browser.stamp
 	$(BIN)/python -m bench
 
+lighthouse: $(SITE) $(CACHE)/browser.stamp
+	npm ci --prefix tools/lighthouse --no-progress
+	$(BIN)/python -m tools.lighthouse.report _site
+
+engines: $(SITE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-engines.txt
+	$(BIN)/python -m tools.engines
+	$(BIN)/pytest e2e/test_engines.py
+
 check: $(CACHE)/venv.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf _site $(VENV) $(CACHE) node_modules test-results \
+	rm -rf _site $(VENV) $(CACHE) node_modules tools/lighthouse/node_modules test-results \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
