@@ -197,7 +197,7 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
         checkpointing="none" if core_again else str(recipe.checkpointing),
         attention=EAGER_RECOMPUTED if core_again else str(recipe.attention),
         fused_loss=recipe.loss is Loss.FUSED,
-        classifies=model.task is Task.SEQUENCE_CLASSIFICATION,
+        classifies=model.task in (Task.SEQUENCE_CLASSIFICATION, Task.IMAGE_CLASSIFICATION),
     )
     built = architecture(model.architecture)(build, model.config)
     fp8 = recipe.precision is Precision.FP8

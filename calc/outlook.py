@@ -9,7 +9,7 @@ from calc import accumulation, convergence, cost, multi_gpu
 from calc.convergence.generalization import plain_name
 from calc.errors import ScenarioError
 from calc.scaling import Offload
-from calc.scenario import TEXT_TASKS, Checkpointing
+from calc.scenario import TEXT_TASKS, Checkpointing, Task
 from calc.timing import step_time
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ _BATCH_NORMALIZED = (
     "resnet resnext wide_resnet densenet mobilenet efficientnet regnet inception googlenet shufflenet mnasnet "
     "deeplabv3 fcn lraspp maxvit"
 ).split()
-_CONTRASTIVE = frozenset({"clip", "siglip"})
 
 
 def has_batch_norm(architecture: str) -> bool:
@@ -108,7 +107,7 @@ def accumulation_of(scenario: Scenario, step: ReplayedStep, plan: Mapping[str, A
             accumulation_steps=steps,
             batch_norm=has_batch_norm(scenario.model.architecture),
             token_mean_loss=scenario.filled["task"] in TEXT_TASKS,
-            contrastive_loss=scenario.model.architecture in _CONTRASTIVE,
+            contrastive_loss=scenario.model.task is Task.IMAGE_TEXT_CONTRASTIVE,
             gradient_bytes_each=step.compute_itemsize if str(scenario.precision) in {"fp16", "bf16"} else 4,
         ),
     }

@@ -378,11 +378,12 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
         ), filled
     if task is Task.SPEECH_CTC:
         return Shape(audio_frames=size("audio_frames", from_preset("audio_frames") or 160_000, MAX_SEQUENCE)), filled
-    default_image = from_preset("image_size") or _config_value(config, "image_size") or DEFAULT_IMAGE
+    sized = config.get("vision_config", config)
+    default_image = from_preset("image_size") or _config_value(sized, "image_size") or DEFAULT_IMAGE
     image = size("image_size", default_image, MAX_IMAGE)
     length = 0
     if task is Task.IMAGE_TEXT_CONTRASTIVE:
-        longest = _config_value(config["text_config"], "max_position_embeddings") or CLIP_TOKENS
+        longest = int(config["text_config"]["max_position_embeddings"])
         length = size("sequence_length", from_preset("sequence_length") or longest, longest)
     elif task is Task.DIFFUSION and given.get("sequence_length") is not None:
         length = size("sequence_length", None, MAX_SEQUENCE)

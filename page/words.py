@@ -67,6 +67,7 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
         "speech-seq2seq": ("Speech to text", ""),
         "speech-ctc": ("Speech recognition by CTC", ""),
         "image-classification": ("Image classification", ""),
+        "image-text-contrastive": ("Images with their texts", "contrastive, as CLIP"),
         "segmentation": ("Segmentation", ""),
         "diffusion": ("Diffusion", ""),
     },

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CASES = json.loads((HERE / "data" / "architectures_images.json").read_text(encoding="utf-8"))["cases"]
 PRESETS = json.loads((HERE.parent / "calc" / "catalog" / "models.json").read_text(encoding="utf-8"))["models"]
+IMAGE_TASKS = ("image-classification", "image-text-contrastive", "segmentation", "diffusion")
 BOUND = 0.01
 
 
@@ -52,11 +53,12 @@ def replayed(place: int) -> tuple[Build, Profile]:
         lora_rank=0 if case["method"] == "full" else 16,
         checkpointing=case["checkpointing"],
         attention=case["attention"],
+        classifies=case.get("task") is None,
     )
     key, config = key_and_config(case["library"], case.get("name", ""), case.get("config", {}))
     model = architecture(key)(build, config)
     tape = Tape(Autocast(Dtype.BF16) if case["precision"] == "amp-bf16" else None)
-    loss = model.loss(tape, Shape(image_size=case["image_size"]))
+    loss = model.loss(tape, Shape(image_size=case["image_size"], sequence_length=case.get("sequence_length", 0)))
     tape.end_autocast()
     tape.backward(loss)
     return build, Profile.of(tape)
@@ -86,13 +88,13 @@ def test_memory_of_a_step(place: int) -> None:
 
 @pytest.mark.parametrize(
     "preset",
-    [p for p in PRESETS if p["task"] in ("image-classification", "segmentation", "diffusion")],
+    [p for p in PRESETS if p["task"] in IMAGE_TASKS],
     ids=lambda preset: preset["id"],
 )
 def test_presets_have_their_published_number_of_parameters(preset: dict[str, Any]) -> None:
     key, config = key_and_config(preset["library"], preset["id"], preset["config"])
     if key not in ARCHITECTURES:
         pytest.skip(f"no architecture for {key}")
-    build = Build(Dtype.FP32)
+    build = Build(Dtype.FP32, classifies=preset["task"] == "image-classification")
     architecture(key)(build, config)
     assert sum(p.numel * p.copies for p in build.parameters) == preset["parameters"]

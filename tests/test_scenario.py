@@ -58,6 +58,19 @@ class TestTask:
         as_masked = evaluate({**usual, "task": "masked-lm"})
         assert as_masked["memory"]["peak_allocated_bytes"] > result["memory"]["peak_allocated_bytes"]
 
+    def test_clip_learns_from_pairs_or_classifies_images(self) -> None:
+        pairs = evaluate({"model": "clip-vit-base-patch32", "micro_batch": 8})
+        assert pairs["scenario"]["task"] == "image-text-contrastive"
+        assert (pairs["scenario"]["image_size"], pairs["scenario"]["sequence_length"]) == (224, 77)
+        labels = evaluate({"model": "clip-vit-base-patch32", "micro_batch": 8, "task": "image-classification"})
+        # CLIPForImageClassification of transformers 5.17.0 with its two labels.
+        assert labels["parameters"] == 87_457_538
+
+    def test_clip_has_no_place_for_a_longer_text(self) -> None:
+        with pytest.raises(ScenarioError, match="77") as error:
+            evaluate({"model": "clip-vit-base-patch32", "sequence_length": 78})
+        assert error.value.field == "sequence_length"
+
     def test_a_label_a_sequence_has_no_logits_to_fuse(self) -> None:
         with pytest.raises(ScenarioError, match="loss"):
             evaluate({"model": "bert-base", "task": "sequence-classification", "loss": "fused"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calc.architectures import (
+    contrastive,
     convnext,
     diffusion,
     inception,
@@ -26,12 +27,12 @@ IMAGE_MODELS: dict[str, Architecture] = {
     "DiTTransformer2DModel": diffusion.DiT,
     "UNet2DConditionModel": diffusion.UNet,
     "beit": vision_transformers.beit,
-    "clip": vision_transformers.clip,
+    "clip": contrastive.clip,
     "convnext": convnext.hugging_face_convnext,
     "convnextv2": convnext.hugging_face_convnext,
     "deit": vision_transformers.vit,
     "dinov2": vision_transformers.dinov2,
-    "siglip": vision_transformers.clip,
+    "siglip": vision_transformers.clip_classifier,
     "swin": swin_hugging_face.Swin,
     "vit": vision_transformers.vit,
     "alexnet": plain.alexnet,

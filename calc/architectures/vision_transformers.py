@@ -35,6 +35,7 @@ class Encoder:
     a bias where the others do, ``layer_scale`` whether each branch is scaled by a trained vector. ``relative_side``:
     patches on a side of the image that each block has position biases for, 0 where it has none (BEiT).
     ``holds_attention``: the attention's input and output are locals of their own, alive to the block's end (DINOv2).
+    ``causal``: each token sees those before it (CLIP's text tower).
     """
 
     hidden: int
@@ -51,6 +52,7 @@ class Encoder:
     gated: bool = False
     relative_side: int = 0
     holds_attention: bool = False
+    causal: bool = False
 
 
 class Block:
@@ -74,11 +76,11 @@ class Block:
             build.parameter("relative_position_bias_table", (entries, encoder.heads)) if encoder.relative_side else None
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         tape = x.tape
         with tape.within("attention"):
             normal = self.norm_1(x)
-            branch = self._attention(normal)
+            branch = self._attention(normal, mask)
             held = normal if self.encoder.holds_attention else None
             del normal
             scaled = self._scaled(branch, self.scale_1)
@@ -102,17 +104,19 @@ class Block:
         self.v = build.linear(value, hidden, hidden, bias=encoder.qkv_bias, attention=True)
         self.o = build.linear(output, hidden, hidden, attention=True)
 
-    def _attention(self, x: Tensor) -> Tensor:
+    def _attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
         encoder = self.encoder
         tokens = x.shape[0]
         q, k, v = self.q(x), self.k(x), self.v(x)
         width = encoder.hidden // encoder.heads
-        heads = Heads(encoder.heads, encoder.heads, width, width, tokens, tokens, causal=False)
+        heads = Heads(encoder.heads, encoder.heads, width, width, tokens, tokens, causal=encoder.causal)
         if self.table is not None:
             return self.o(
                 biased_attention(self.kind, q, k, v, heads, position_bias(x.tape, self.table, heads.query, tokens))
             )
-        out = attend(self.kind, q, k, v, heads, dropout=encoder.attention_dropout, fp32_softmax=encoder.fp32_softmax)
+        out = attend(
+            self.kind, q, k, v, heads, dropout=encoder.attention_dropout, mask=mask, fp32_softmax=encoder.fp32_softmax
+        )
         return self.o(out)
 
     def _mlp(self, x: Tensor) -> Tensor:
@@ -136,7 +140,7 @@ class MultiheadBlock(Block):
         self.qkv = Linear(build, "in_proj", hidden, 3 * hidden)
         self.o = Linear(build, "out_proj", hidden, hidden)
 
-    def _attention(self, x: Tensor) -> Tensor:
+    def _attention(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """One product, its bias added apart, a copy of all three (functional.py, multi_head_attention_forward).
 
         torchvision asks for no attention weights, so it composes nothing by itself; ``eager`` is as if it did.
@@ -155,7 +159,7 @@ class MultiheadBlock(Block):
         q, k, v = (ops.narrow(qkv, (tokens, hidden)) for _ in range(3))
         width = hidden // self.encoder.heads
         heads = Heads(self.encoder.heads, self.encoder.heads, width, width, tokens, tokens, causal=False)
-        out = attend(self.kind, q, k, v, heads, fp32_softmax=False)
+        out = attend(self.kind, q, k, v, heads, mask=mask, fp32_softmax=False)
         if self.kind == "sdpa" and low.itemsize == Dtype.FP32.itemsize:
             # The memory-efficient kernel puts samples before tokens; the flash kernel keeps the queries' order.
             out = ops.copy(ops.transposed(out))
@@ -190,6 +194,8 @@ class PatchEmbeddings:
     """Patches by a convolution, special tokens before them, learned positions.
 
     ``table``: positions come from an embedding looked up by a buffer of indices (CLIP, SigLIP), not from a parameter.
+    The patches get a gradient under checkpointing even where nothing before the blocks trains, as tokens do in
+    `calc.replay.layers.Embedding`.
     """
 
     def __init__(
@@ -207,6 +213,7 @@ class PatchEmbeddings:
         self.hidden = hidden
         self.table = table
         self.dropout = config.get("hidden_dropout_prob", 0.0)
+        self.wants_gradient = not build.full and build.checkpointing != "none"
         self.special = [build.parameter("token", (1, hidden)) for _ in range(tokens)]
         if mask_token:
             build.parameter("mask_token", (1, hidden))
@@ -224,6 +231,8 @@ class PatchEmbeddings:
         with tape.within("embeddings"):
             x = self.projection(images)
             x = x.view(x.shape[1] * x.shape[2], self.hidden)
+            if self.wants_gradient:
+                x = tape.leaf(x)
             if self.special:
                 parts = [ops.expand_batch(tape.parameter(token)) for token in self.special]
                 x = ops.cat([*parts, ops.cast(x, parts[0].dtype)], axis_last=False)
@@ -347,7 +356,20 @@ def dinov2(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     )
 
 
-def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
+def tower_encoder(config: Mapping[str, Any], *, causal: bool = False) -> Encoder:
+    """The blocks of a tower of CLIP or SigLIP."""
+    return Encoder(
+        config["hidden_size"],
+        config["num_attention_heads"],
+        config["intermediate_size"],
+        config["hidden_act"],
+        names=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        attention_dropout=config["attention_dropout"],
+        causal=causal,
+    )
+
+
+def clip_classifier(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     """CLIPForImageClassification, SiglipForImageClassification: the vision tower, a classifier of its patches' mean.
 
     CLIP has a class token and a norm before its blocks; its norm after them is left unused by the classifier.
@@ -355,14 +377,7 @@ def clip(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     vision = config.get("vision_config", config)
     first = config["model_type"].startswith("clip")
     embeddings = PatchEmbeddings(build, vision, tokens=1 if first else 0, bias=not first, table=True)
-    encoder = Encoder(
-        vision["hidden_size"],
-        vision["num_attention_heads"],
-        vision["intermediate_size"],
-        vision["hidden_act"],
-        names=("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
-        attention_dropout=vision["attention_dropout"],
-    )
+    encoder = tower_encoder(vision)
     model = ImageClassifier(
         build,
         vision,

@@ -48,7 +48,7 @@ class Build:
     attention: str = "sdpa"
     fused_loss: bool = False
     classifies: bool = False
-    """Whether an encoder of text ends in labels of the whole sequence, not in a token at each place."""
+    """Whether what has another task too ends in labels: of the whole sequence (BERT), of the image (CLIP)."""
     parameters: list[Parameter] = field(default_factory=list)
     buffer_bytes: int = 0
     copies: int = 1
