@@ -17,6 +17,7 @@ from page.runtime import Failure, Runtime
 
 FIGURE_PAUSE_SECONDS = 0.25
 LATER = ("advice",)
+ON_DEMAND = ("planner",)
 SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
 UNDO_PAUSE_SECONDS = 0.6
@@ -137,7 +138,12 @@ class Page:
         for name, place in self.mounts.items():
             if name in LATER:
                 place.setAttribute("data-pending", "")
+            elif name in ON_DEMAND and name in before and result["scenario"].get("global_batch"):
+                # What was asked for stays, and says that it is of an earlier scenario.
+                result[name] = before[name]
+                place.parentElement.setAttribute("data-outdated", "")
             else:
+                place.parentElement.removeAttribute("data-outdated")
                 self.put(place, name, sections.SECTIONS[name](result))
         self.show_sections()
         self.form.show(link.flattened(result["scenario"]))
@@ -151,6 +157,14 @@ class Page:
         """Hide the sections that have nothing to say."""
         for section in document.querySelectorAll("[data-shows]"):
             section.hidden = not self.mounts[section.getAttribute("data-shows")].firstChild
+        for place in self.figures.values():
+            needs = place.getAttribute("data-needs")
+            if needs:
+                # Its place is there before it is drawn.
+                place.hidden = not self.result.get(needs)
+        by_id("ask-planner").disabled = not (self.figures_loaded and self.result["scenario"].get("global_batch"))
+        for place in self.on_demand():
+            place.hidden = "planner" not in self.result
 
     async def forget_effect(self, key: str) -> None:
         """Take the note of what a change did away again."""
@@ -237,7 +251,8 @@ class Page:
 
     def ask(self) -> None:
         """Want the numbers of what the form says now."""
-        if any(key in self.form.inputs and not self.form.inputs[key].closest("[hidden]") for key in self.form.wrong):
+        typed_wrong = [key for key in self.form.wrong if key in self.form.inputs and key not in self.form.refused]
+        if any(not self.form.inputs[key].closest("[hidden]") for key in typed_wrong):
             return
         self.latest += 1
         self.write_link()
@@ -288,6 +303,7 @@ class Page:
         await self.figures_wanted.wait()
         await self.runtime.load_figures(self.progress)
         self.figures_loaded = True
+        self.show_sections()
         self.live()
         while generation == self.runtime.generation:
             await self.figures_wanted.wait()
@@ -299,13 +315,39 @@ class Page:
             for name, place in self.figures.items():
                 if turn != self.latest:
                     break
-                answer = await self.runtime.ask("figure", name, self.width(place), scenario)
-                if turn == self.latest and answer["ok"]:
-                    place.hidden = "svg" not in answer
-                    self.put(place, f"figure-{name}", sections.figure(name, answer))
+                if not place.hasAttribute("data-on-demand"):
+                    await self.draw_one(name, place, turn, scenario)
             if turn == self.latest:
                 mark("app:ready")
                 app("ready")
+
+    async def draw_one(self, name: str, place: Any, turn: int, scenario: str) -> None:
+        """Draw a figure, unless a newer scenario came meanwhile."""
+        answer = await self.runtime.ask("figure", name, self.width(place), scenario)
+        if turn == self.latest and answer["ok"]:
+            place.hidden = "svg" not in answer
+            self.put(place, f"figure-{name}", sections.figure(name, answer))
+
+    def on_demand(self) -> list[Any]:
+        """The places of the figures that are drawn when asked for."""
+        return [place for place in self.figures.values() if place.hasAttribute("data-on-demand")]
+
+    async def search(self) -> None:
+        """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
+        turn, scenario = self.drawable
+        by_id("ask-planner").disabled = True
+        by_id("planner-said").textContent = "Searching \u2026"
+        answer = await self.runtime.ask("later", "planner", scenario)
+        by_id("planner-said").textContent = "" if answer["ok"] else answer["error"]["message"]
+        by_id("ask-planner").disabled = False
+        if turn != self.latest or not answer["ok"]:
+            return
+        self.result["planner"] = answer["value"]
+        self.mounts["planner"].parentElement.removeAttribute("data-outdated")
+        self.put(self.mounts["planner"], "planner", sections.SECTIONS["planner"](self.result))
+        for place in self.on_demand():
+            place.hidden = False
+            await self.draw_one(place.getAttribute("data-figure"), place, turn, scenario)
 
     async def show_later(self, key: str, turn: int, scenario: str) -> None:
         """Fill in a part of the result that takes many evaluations."""
@@ -405,6 +447,7 @@ on(document, "click", clicked)
 on(by_id("undo"), "click", lambda _event: page.step(page.past, page.future))
 on(by_id("redo"), "click", lambda _event: page.step(page.future, page.past))
 on(by_id("reset"), "click", start_over)
+on(by_id("ask-planner"), "click", lambda _event: asyncio.create_task(page.guarded(page.search())))
 on(by_id("retry"), "click", lambda _event: page.run())
 for button in document.querySelectorAll("[data-needs-python]"):
     button.disabled = False

@@ -79,16 +79,26 @@ def workload_of(
 
 
 def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
-    """Name the scenario's interconnect, or the one that its card would have.
+    """Name the scenario's interconnect; what it leaves open is as the card would have it.
 
     Raises
     ------
     ScenarioError
         If nothing is named and the card has no link.
     """
-    if scenario.interconnect is not None:
-        named: str | Mapping[str, Any] = scenario.interconnect
-        return named
+    given = scenario.interconnect
+    if isinstance(given, str):
+        return given
+    named: Mapping[str, Any] = given or {}
+    link = named.get("node") or _own_link(scenario)
+    network = named.get("network") or collectives.default_network(link)
+    if "adapters_per_node" in named:
+        return {"adapters_per_node": named["adapters_per_node"], "node": link, "network": network}
+    return f"{link}+{network}"
+
+
+def _own_link(scenario: Scenario) -> str:
+    """Name the link that the scenario's card has to its neighbours."""
     card = scenario.gpu.catalog
     if card is None or scenario.gpus == 1:
         return "pcie-4"
@@ -98,7 +108,7 @@ def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
     )
     if link is None:
         raise ScenarioError("gpus", f"{card.name} has no link to others that this page knows: use 1")
-    return f"{link}+{collectives.default_network(link)}"
+    return link
 
 
 @lru_cache(maxsize=512)

@@ -121,6 +121,7 @@ MAX_GPUS = 1_000_000
 
 LONGEST_NAME = 200
 NORM_KEYS = ("small_batch", "small_batch_norm", "large_batch", "large_batch_norm")
+NORM_LIMITS = (1e-30, 1e30)
 
 DEFAULT_SEQUENCE = 1024
 DEFAULT_TARGET = 128
@@ -472,7 +473,7 @@ def _finite(value: object) -> bool:
 
 def _check_run(given: Mapping[str, Any]) -> None:
     """What only the time, cost and convergence of the whole run read."""
-    for key, (low, high) in _RUN_NUMBERS.items():
+    for key, (low, high) in RUN_NUMBERS.items():
         if given.get(key) is not None:
             _number(given[key], key, low, high)
     dataset = given.get("dataset")
@@ -484,7 +485,7 @@ def _check_run(given: Mapping[str, Any]) -> None:
     if not isinstance(norms, Mapping):
         raise ScenarioError("gradient_norms", f"{_shown(norms)} is no object with {', '.join(NORM_KEYS)}")
     for key in NORM_KEYS:
-        _number(norms.get(key), f"gradient_norms.{key}", 1e-30, 1e30)
+        _number(norms.get(key), f"gradient_norms.{key}", *NORM_LIMITS)
 
 
 def _interconnect(given: Mapping[str, Any]) -> Any:
@@ -571,14 +572,14 @@ def _filled(given: Mapping[str, Any], scenario: Scenario, sizes: Mapping[str, in
         "global_batch",
         "micro_batch",
         "dataset",
-        *_RUN_NUMBERS,
+        *RUN_NUMBERS,
         "gradient_norms",
         "calibration",
     )
     return filled | {key: given[key] for key in as_given if given.get(key) is not None}
 
 
-_RUN_NUMBERS: Mapping[str, tuple[float, float]] = MappingProxyType(
+RUN_NUMBERS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "epochs": (1e-6, 1e9),
         "tokens": (1, 1e18),

@@ -8,7 +8,7 @@ from pyscript.ffi import create_proxy
 
 from page import fields, link
 from page.combobox import Combobox
-from page.format import count, escape
+from page.format import count, escape, parameters
 from page.words import FIELDS, label
 
 # Entries of the search boxes that open fields instead of naming a preset.
@@ -22,6 +22,14 @@ SHAPE_UNITS = {
     "audio_frames": "frames",
 }
 LOG2 = "log2"
+# Fields that say something only together; the calculation hears of them once all are there.
+TOGETHER = ("gradient_norms",)
+# Where the calculation's message about several fields stands.
+FIRST_OF = {
+    "parallelism": "parallelism.tensor",
+    "interconnect": "interconnect.node",
+    "gradient_norms": "gradient_norms.small_batch",
+}
 
 
 def _typed_value(value: Any) -> str:
@@ -32,14 +40,16 @@ class Form:
     """
     The scenario as the form holds it.
 
-    `changes` are the dotted keys that differ from the defaults, `wrong` the fields with a message; `on_change` is
-    called with the key after each valid change and with None after an invalid one.
+    `changes` are the dotted keys that differ from the defaults, `wrong` the fields with a message, `refused` those of
+    them that the calculation did not take; `on_change` is called with the key after each valid change and with None
+    after an invalid one.
     """
 
     def __init__(self, on_change: Any) -> None:
         self.on_change = on_change
         self.changes: dict[str, Any] = {}
         self.wrong: dict[str, str] = {}
+        self.refused: list[str] = []
         self.inputs = {box.name: box for box in document.querySelectorAll("[data-kind]")}
         self.sliders = {
             slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")
@@ -56,8 +66,12 @@ class Form:
         kind = box.getAttribute("data-kind")
         if kind == "search":
             return box.getAttribute("data-value")
+        if kind == "flag":
+            return False
         if kind == "choice":
             return box.value
+        if box.hasAttribute("data-optional"):
+            return None
         value, _ = self._number(box)
         return value
 
@@ -80,6 +94,11 @@ class Form:
         """The scenario as the contract's JSON."""
         flat = self.base()
         flat.update(self.changes)
+        for group in TOGETHER:
+            parts = [key for key in self.inputs if key.startswith(f"{group}.")]
+            if not all(key in flat for key in parts):
+                for key in parts:
+                    flat.pop(key, None)
         return json.dumps(link.nested(flat))
 
     def set(self, key: str, value: Any) -> None:
@@ -92,7 +111,12 @@ class Form:
     def load(self, changes: dict[str, Any]) -> None:
         """Take over a whole scenario: from a link, from what is kept, or undone."""
         self.changes = changes
+        if isinstance(changes.get("interconnect"), str):
+            node, _, network = changes.pop("interconnect").partition("+")
+            self.set("interconnect.node", node)
+            self.set("interconnect.network", network)
         self.wrong = {}
+        self.refused = []
         for key in self.inputs:
             self.say(key, "")
         self.say("config", "")
@@ -147,7 +171,9 @@ class Form:
                 self._accept(automatic, None if target.checked else self._number(self.inputs[automatic])[0])
         elif target.id == "config":
             self._pasted(target.value)
-        elif target.name in self.inputs and (event.type == "input") == (target.getAttribute("data-kind") != "choice"):
+        elif target.name in self.inputs and (event.type == "input") == (
+            target.getAttribute("data-kind") not in ("choice", "flag")
+        ):
             self._entered(target.name, target)
 
     def _slid(self, key: str, slider: Any) -> None:
@@ -160,8 +186,12 @@ class Form:
         kind = box.getAttribute("data-kind")
         if kind == "search":
             return
-        if kind == "choice":
-            self._accept(key, box.value)
+        if kind in ("choice", "flag"):
+            self._accept(key, box.checked if kind == "flag" else box.value)
+            return
+        typed = box.value.strip()
+        if box.hasAttribute("data-optional") and (kind == "text" or not typed):
+            self._accept(key, typed or None)
             return
         value, message = self._number(box)
         if value is None:
@@ -173,9 +203,13 @@ class Form:
             self.changes[key] = value
             self._accept(key, value, keep=True)
         else:
-            self._accept(key, value, keep=key in self.enablers or "." in key)
+            self._accept(key, value, keep=key in self.enablers or key.partition(".")[0] in OWN_ENTRIES)
 
     def _accept(self, key: str, value: Any, *, keep: bool = False) -> None:
+        group, dotted, _ = key.partition(".")
+        if dotted:
+            # A link may name the whole group by a preset.
+            self.changes.pop(group, None)
         if keep:
             self.changes[key] = value
         else:
@@ -230,6 +264,8 @@ class Form:
                 group.open = True
         else:
             self.wrong.pop(key, None)
+            if key in self.refused:
+                self.refused.remove(key)
             box.removeAttribute("aria-invalid")
         line.textContent = message
         line.classList.remove("effect")
@@ -245,9 +281,11 @@ class Form:
     def refuse(self, field: str, message: str) -> str:
         """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
         part = field.partition(".")[0]
-        for key in (field, "config" if part == "model" and self.searches["model"].value == "config" else part):
+        whole = "config" if part == "model" and self.searches["model"].value == "config" else FIRST_OF.get(part, part)
+        for key in (field, whole):
             if key in self.inputs or key == "config":
                 self.say(key, message, wrong=True)
+                self.refused.append(key)
                 return FIELDS.get(key, key)
         return field
 
@@ -259,16 +297,20 @@ class Form:
     def show(self, filled: dict[str, Any]) -> None:
         """Show every field: what was set, else what the calculation filled in."""
         for key, box in self.inputs.items():
-            if key not in self.changes and filled.get(key) is not None:
+            if key not in self.changes and filled.get(key) is not None and not box.hasAttribute("data-optional"):
                 self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
             if key in self.wrong or box.isSameNode(document.activeElement):
                 continue
             value: Any = self.changes.get(key, self.defaults.get(key))
             if key in self.searches:
                 self.searches[key].show(self._own_entry(key) if self._describes(key) else value)
+            elif box.getAttribute("data-kind") == "flag":
+                box.checked = bool(value)
             elif value is not None:
                 box.value = value if box.getAttribute("data-kind") == "choice" else _typed_value(value)
                 self._place_slider(key, value)
+            elif box.hasAttribute("data-optional"):
+                box.value = ""
         self._apply_visibility()
 
     def show_micro_batch(self, largest: int, evaluated: int) -> None:
@@ -306,8 +348,9 @@ class Form:
         for key in OWN_ENTRIES:
             for field in document.querySelectorAll(f"[data-for-{key}]"):
                 field.hidden = field.getAttribute(f"data-for-{key}") != chosen[key]
+        many = (get("gpus") or 1) > 1 or self._describes("parallelism")
         for field in document.querySelectorAll("[data-for-many]"):
-            field.hidden = (get("gpus") or 1) < 2
+            field.hidden = not many
         for field in document.querySelectorAll("[data-for-adapters]"):
             field.hidden = get("method") == "full"
         for key, switch in self.enablers.items():
@@ -317,6 +360,12 @@ class Form:
 
     def _current(self, key: str) -> Any:
         return self.changes.get(key, self.defaults.get(key))
+
+    def _run_length(self) -> list[str]:
+        """The length of the run in words, where one is given."""
+        tokens, epochs = self.changes.get("tokens"), self.changes.get("epochs")
+        said = [f"{parameters(int(tokens))} tokens"] if tokens else []
+        return said + ([f"{_typed_value(epochs)} epochs"] if epochs else [])
 
     def _say_groups(self, inputs: list[str]) -> None:
         shapes = [
@@ -329,7 +378,9 @@ class Form:
             "model": ", ".join([self.inputs["model"].value] + shapes),
             "gpu": f"{cards} \u00d7 {card}" if cards > 1 else card,
             "recipe": ", ".join(label(key, self._current(key)) for key in ("precision", "optimizer")),
-            "goal": f"{_typed_value(wanted)} samples a step" if wanted else "the largest micro-batch",
+            "goal": ", ".join(
+                [f"{_typed_value(wanted)} samples a step" if wanted else "the largest micro-batch"] + self._run_length()
+            ),
         }
         for place in document.querySelectorAll("[data-says]"):
             place.textContent = says[place.getAttribute("data-says")]

@@ -4,6 +4,7 @@ from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MINUS = "\u2212"
+TIMES = "\u00d7"
 
 
 def escape(text: object) -> str:
@@ -18,6 +19,11 @@ def count(number: int) -> str:
     """A whole number with its thousands apart."""
     sign = MINUS if number < 0 else ""
     return f"{sign}{abs(number):,}"
+
+
+def signed(text: str, number: float) -> str:
+    """`text`, which says `number`, with a plus before what grows."""
+    return f"+{text}" if number > 0 else text
 
 
 def fixed(numerator: int, denominator: int, decimals: int) -> str:
@@ -73,6 +79,24 @@ def parameters(number: int) -> str:
             decimals = 0 if number >= 100 * unit else 1 if number >= 10 * unit else 2
             return f"{fixed(number, unit, decimals)}{letter}"
     return str(number)
+
+
+def percent(share: float) -> str:
+    """A share as whole percent."""
+    return f"{fixed(round(share * 10**6), 10**4, 0)} %"
+
+
+def large(number: float) -> str:
+    """A positive number of which the size matters: exact to some thousands, then 1.53M, then 2e19."""
+    whole = round(number)
+    if number < 10:
+        return significant(number)
+    if whole < 10**4:
+        return count(whole)
+    if whole < 10**15:
+        return parameters(whole)
+    power = len(str(whole)) - 1
+    return f"{fixed(whole, 10**power, 0)}e{power}"
 
 
 def at(result: dict[str, Any], path: str) -> Any:

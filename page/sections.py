@@ -7,21 +7,17 @@ function, name it in `SECTIONS` and put an element with ``data-section`` of that
 from typing import Any
 
 from page import link
-from page.format import at, count, duration, escape, fixed, gib, parameters, significant
+from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, signed, significant
 from page.html import fact, more, numbers, shown, table, tag, why
+from page.sections_plan import PLAN_SECTIONS, wanted_line
 from page.words import FIELDS, PHASES, label
 
-TIMES = "\u00d7"
 GIB = 1 << 30
 
 
 def field_name(key: str) -> str:
     """A field's name as the form says it."""
     return FIELDS.get(key, (key.partition(".")[2] or key).replace("_", " "))
-
-
-def _signed(text: str, number: float) -> str:
-    return f"+{text}" if number > 0 else text
 
 
 # The answer
@@ -117,7 +113,7 @@ def answer(result: dict[str, Any]) -> str:
         )
     else:
         said = tag("strong", f"Micro-batch {largest_text} fits") + f" {setting}.{_next_needs(result)}{band}"
-    return tag("p", said, class_="answer", data_fits="true" if result["fits"] else "false")
+    return tag("p", said, class_="answer", data_fits="true" if result["fits"] else "false") + wanted_line(result)
 
 
 def _verdict(result: dict[str, Any]) -> str:
@@ -146,14 +142,14 @@ def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
     gained = after["max_micro_batch"] - before["max_micro_batch"]
     needed = after["memory"]["peak_reserved_bytes"] - before["memory"]["peak_reserved_bytes"]
     if gained:
-        said.append(f"{_signed(count(gained), gained)} batch")
+        said.append(f"{signed(count(gained), gained)} batch")
     elif needed:
-        said.append(_signed(gib(needed), needed))
+        said.append(signed(gib(needed), needed))
     old, new = before.get("samples_per_second"), after.get("samples_per_second")
     if old and new:
         percent = round((new / old - 1) * 100)
         if percent:
-            said.append(f"{_signed(count(percent), percent)} % speed")
+            said.append(f"{signed(count(percent), percent)} % speed")
     return ", ".join(said)
 
 
@@ -257,16 +253,16 @@ def _lever(lever: dict[str, Any], index: int) -> list[str]:
     largest, gained, saved = lever["max_micro_batch"], lever["batch_gained"], lever["saved_bytes"]
     ratio = lever["speed_ratio"]
     percent = 0 if ratio is None else round((ratio - 1) * 100)
-    faster = f"{_signed(count(percent), percent)} %" if percent else "same"
+    faster = f"{signed(count(percent), percent)} %" if percent else "same"
     risk = tag("small", f"{escape(lever['risk'])} {tag('span', escape(lever['source']), class_='source')}")
     return [
         escape(lever["label"]) + risk,
         shown(
             f"{place}.max_micro_batch",
             largest,
-            count(largest) + (f" ({_signed(count(gained), gained)})" if gained else ""),
+            count(largest) + (f" ({signed(count(gained), gained)})" if gained else ""),
         ),
-        shown(f"{place}.saved_bytes", saved, _signed(gib(-saved), -saved) if saved else "same"),
+        shown(f"{place}.saved_bytes", saved, signed(gib(-saved), -saved) if saved else "same"),
         "" if ratio is None else shown(f"{place}.speed_ratio", ratio, faster),
         tag(
             "button",
@@ -290,37 +286,6 @@ def advice(result: dict[str, Any]) -> str:
     columns = ["Change", "Largest batch", "Memory", "Speed at it", tag("span", "Apply", class_="visually-hidden")]
     listed = table("Changes and what they buy", columns, rows, class_="levers") if rows else ""
     return listed + (tag("p", escape(f"Tried too, without gain here: {rest}."), class_="rest") if rest else "")
-
-
-def _plan(path: str, way: dict[str, Any], wanted: int) -> str:
-    """One way to make a batch: samples, passes, cards, and what comes out."""
-    micro, steps, cards = way["micro_batch"], way["accumulation_steps"], way["data_parallel"]
-    total = micro * steps * cards
-    factors = [
-        f"{shown(path + '.micro_batch', micro, count(micro))} samples",
-        f"{shown(path + '.accumulation_steps', steps, count(steps))} accumulation steps",
-    ]
-    if cards > 1:
-        factors.append(f"{shown(path + '.data_parallel', cards, count(cards))} GPUs")
-    off = total - wanted
-    sum_text = tag("strong", count(total)) + " = " + f" {TIMES} ".join(factors)
-    return f"{sum_text} ({_signed(count(off), off)})" if off else sum_text
-
-
-def plan(result: dict[str, Any]) -> str:
-    """How do I reach the batch I want? Accumulation, exactly or nearest."""
-    found = result.get("plan")
-    if not found or not found.get("global_batch"):
-        return ""
-    wanted, exact, nearest = found["global_batch"], found["exact"], found["nearest"] or []
-    lead = (
-        _plan("plan.exact", exact, wanted)
-        if exact
-        else f"No split makes exactly {shown('plan.global_batch', wanted, count(wanted))}"
-    )
-    ways = [tag("li", _plan(f"plan.nearest.{index}", way, wanted)) for index, way in enumerate(nearest)]
-    others = tag("p", "Fewer passes, other totals:" if exact else "Nearest:") + tag("ul", *ways) if ways else ""
-    return tag("p", lead + ".", class_="lead") + others
 
 
 def speed(result: dict[str, Any]) -> str:
@@ -355,10 +320,10 @@ SECTIONS = {
     "summary": summary,
     "parts": parts,
     "advice": advice,
-    "plan": plan,
     "speed": speed,
     "facts": facts,
 }
+SECTIONS.update(PLAN_SECTIONS)
 
 
 # Figures

@@ -9,13 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calc import plots
+from calc import collectives, plots
 from calc.advice import advise
-from calc.catalog import custom
+from calc.catalog import custom, published
 from calc.catalog import gpus as gpu_catalog
 from calc.catalog import models as model_catalog
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
+from calc.outlook import DATASET_SAMPLES
 from calc.scenario import (
     DEFAULT_AUDIO_FRAMES,
     DEFAULT_IMAGE,
@@ -26,9 +27,12 @@ from calc.scenario import (
     MAX_GPUS,
     MAX_IMAGE,
     MAX_SEQUENCE,
+    NORM_KEYS,
+    NORM_LIMITS,
+    RUN_NUMBERS,
     parse,
 )
-from page import link, sections
+from page import link, sections, sections_plan
 from page.defaults import SCENARIO
 from page.format import GIB, escape, parameters
 from page.html import tag
@@ -50,10 +54,16 @@ NUMBERS = {
     "gpu.memory_gib": (0.01, 100_000, 24),
     "gpu.overhead_gib": (0, 100_000, 0.5),
     "gpus": (1, MAX_GPUS, 1),
+    "nodes": (1, MAX_GPUS, 1),
+    **{f"parallelism.{way}": (1, MAX_GPUS, 1) for way in ("tensor", "pipeline", "context", "expert")},
     "lora_rank": (1, 65_536, DEFAULT_LORA_RANK),
     "global_batch": (1, MAX_BATCH, 64),
     "micro_batch": (1, MAX_BATCH, 1),
 }
+# Number fields that may stay empty.
+OPTIONAL_NUMBERS = {**RUN_NUMBERS, **{f"gradient_norms.{key}": NORM_LIMITS for key in NORM_KEYS}}
+# Figures drawn at build time: the default scenario's, on one GPU.
+DRAWN = (*plots.FIGURES, "tradeoff", "quality")
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,15 @@ def options(key: str, chosen: object) -> str:
     )
 
 
+def link_options(kind: str) -> str:
+    """Return the options for a link within a node or for a network; adapters of a node count together."""
+    own = tag("option", "As the card usually has", value="")
+    networks = ("infiniband-hdr", "infiniband-ndr", "efa-400g") if kind == "network" else ()
+    listed = [(found.id, found.name) for found in collectives.links().values() if found.kind == kind]
+    several = [(f"{name}-x8", f"8 \N{MULTIPLICATION SIGN} {collectives.links()[name].name}") for name in networks]
+    return own + "".join(tag("option", escape(name), value=value) for value, name in listed + several)
+
+
 def entry(kind: str, choice: Choice, *, selected: bool) -> str:
     """Return one entry of a search box."""
     return tag(
@@ -184,12 +203,18 @@ def prerender(html: str) -> str:
         value = filled.get(key)
         shown = default if value is None else value
         html = with_attributes(html, key, {"data-min": low, "data-max": high, "value": f"{shown:,}"})
+    for key, (least, most) in OPTIONAL_NUMBERS.items():
+        html = with_attributes(html, key, {"data-min": least, "data-max": most})
+    for kind in ("node", "network"):
+        html = fill(html, "name", f"interconnect.{kind}", link_options(kind))
+    html = fill(html, "id", "datasets", "".join(tag("option", value=name) for name in DATASET_SAMPLES))
+    html = fill(html, "data-published", "critical-batches", sections_plan.tasks(published.critical_batches()))
     for key, catalog, choices, own in (("model", "models", models(), OWN_MODELS), ("gpu", "gpus", cards(), OWN_CARDS)):
         html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
     for name, section in sections.SECTIONS.items():
         html = fill(html, "data-section", name, section(result))
-    for name in plots.FIGURES:
+    for name in DRAWN:
         wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
         html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))
     html = fill(html, "id", "article", article())

@@ -1,0 +1,473 @@
+"""The plan as HTML: the wanted batch, whether a larger one is worth it, more GPUs, the whole run, the planner."""
+
+from typing import Any
+
+from page import link
+from page.format import TIMES, count, duration, escape, fixed, gib, large, percent, signed, significant
+from page.html import fact, numbers, shown, table, tag, why
+from page.words import label
+
+START_BATCH, START_GPUS = 64, 8
+# Compute-optimal length of a language model's training: Hoffmann et al. 2022, arXiv:2203.15556.
+TOKENS_PER_PARAMETER = 20
+# The recipe of He et al. 2016, arXiv:1512.03385.
+IMAGENET_EPOCHS = 90
+
+
+def _apply(text: str, changes: dict[str, Any]) -> str:
+    """A button that sets fields of the form."""
+    return tag("button", escape(text), type="button", class_="quiet", data_apply=link.write(changes))
+
+
+def _invite(sentence: str, *buttons: str) -> str:
+    """What a section says where it needs something first, and a button that gives it."""
+    return tag("p", escape(sentence), class_="invite") + tag("p", *buttons)
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _dollars(amount: float) -> str:
+    return f"${significant(amount)}" if amount < 100 else f"${count(round(amount))}"
+
+
+# How do I reach the batch I want?
+
+
+def _way(path: str, way: dict[str, Any], wanted: int) -> str:
+    """One way to make a batch: samples, passes, cards, and what comes out."""
+    micro, steps, cards = way["micro_batch"], way["accumulation_steps"], way["data_parallel"]
+    total = micro * steps * cards
+    factors = [
+        f"{shown(path + '.micro_batch', micro, count(micro))} samples",
+        f"{shown(path + '.accumulation_steps', steps, count(steps))} accumulation steps",
+    ]
+    if cards > 1:
+        factors.append(f"{shown(path + '.data_parallel', cards, count(cards))} GPUs")
+    off = total - wanted
+    sum_text = tag("strong", count(total)) + " = " + f" {TIMES} ".join(factors)
+    return f"{sum_text} ({signed(count(off), off)})" if off else sum_text
+
+
+def _short_way(way: dict[str, Any]) -> str:
+    factors = [way["micro_batch"], way["accumulation_steps"]]
+    if way["data_parallel"] > 1:
+        factors.append(way["data_parallel"])
+    product = f" {TIMES} ".join([count(factor) for factor in factors])
+    return f"{product} = {count(way['global_batch'])}"
+
+
+def wanted_line(result: dict[str, Any]) -> str:
+    """The answer's second line, where a global batch is wanted: the ways in short, a link to all of them."""
+    found = result.get("plan")
+    if not found or not found.get("global_batch"):
+        return ""
+    wanted, exact, nearest = found["global_batch"], found["exact"], found["nearest"] or []
+    others = ", ".join([_short_way(way) for way in nearest])
+    wanted_text = shown("plan.global_batch", wanted, count(wanted))
+    if exact:
+        factors = f"{count(exact['micro_batch'])} {TIMES} {count(exact['accumulation_steps'])} accumulation steps"
+        if exact["data_parallel"] > 1:
+            factors += f" {TIMES} {count(exact['data_parallel'])} GPUs"
+        said = f"{wanted_text} = {factors}" + (f", or {others}" if others else "")
+    else:
+        said = f"No split makes exactly {wanted_text}; nearest: {others}"
+    return tag("p", tag("a", said, href="#reach") + ".", class_="wanted")
+
+
+def _accumulation(cost: dict[str, Any]) -> str:
+    """What the exact plan's accumulation costs, and where it is not the same as a real batch."""
+    update, sample, single = cost["update_seconds"], cost["sample_seconds"], cost["sample_seconds_single"]
+    facts = ""
+    if update is not None:
+        said = [
+            fact("One update on one GPU", shown("accumulation.update_seconds", update, duration(update))),
+            fact("A sample, accumulated", shown("accumulation.sample_seconds", sample, duration(sample))),
+            fact(
+                "A sample, an update each pass",
+                shown("accumulation.sample_seconds_single", single, duration(single)),
+                hint="Without accumulation the optimizer runs after every pass",
+            ),
+        ]
+        facts = numbers(*said)
+    caveats = [
+        tag("li", f"{escape(caveat['text'])} {tag('span', escape(caveat['source']), class_='source')}")
+        for caveat in cost["caveats"]
+    ]
+    listed = tag("p", "An accumulated batch and a real one:") + tag("ul", *caveats, class_="notes") if caveats else ""
+    return facts + listed
+
+
+def plan(result: dict[str, Any]) -> str:
+    """How do I reach the batch I want? Accumulation, exactly or nearest, what it costs and what it does not do."""
+    found = result.get("plan")
+    if not found or not found.get("global_batch"):
+        if result["scenario"].get("global_batch"):
+            return tag("p", "Not even one sample fits: see above what would let it take more.", class_="invite")
+        return _invite(
+            "No global batch is asked for, so every pass ends in an update. A batch that does not fit is reached by "
+            "accumulating the gradients of several passes.",
+            _apply(f"I want {START_BATCH} samples a step", {"global_batch": START_BATCH}),
+        )
+    wanted, exact, nearest = found["global_batch"], found["exact"], found["nearest"] or []
+    lead = (
+        _way("plan.exact", exact, wanted)
+        if exact
+        else f"No split makes exactly {shown('plan.global_batch', wanted, count(wanted))}"
+    )
+    ways = [tag("li", _way(f"plan.nearest.{index}", way, wanted)) for index, way in enumerate(nearest)]
+    others = tag("p", "Fewer passes, other totals:" if exact else "Nearest:") + tag("ul", *ways) if ways else ""
+    cost = result.get("accumulation")
+    return tag("p", lead + ".", class_="lead") + others + (_accumulation(cost) if cost else "")
+
+
+# Is a larger batch worth it?
+
+
+def _band_facts(found: dict[str, Any]) -> list[str]:
+    """The critical batch as a band, one's own batch beside it, and what that batch costs in steps and data."""
+    band, traded, path = found["critical_batch"], found["tradeoff"], "convergence.critical_batch"
+    unit = band["unit"]
+    ends = [shown(f"{path}.low", band["low"], large(band["low"]))]
+    if band["high"] != band["low"]:
+        ends.append(shown(f"{path}.high", band["high"], large(band["high"])))
+    factors = [
+        " to ".join(
+            [
+                shown(f"convergence.tradeoff.{name}.{place}", value, significant(value))
+                for place, value in enumerate(traded[name])
+            ]
+        )
+        for name in ("steps_factor", "examples_factor")
+    ]
+    return [
+        fact("Critical batch", f"{' to '.join(ends)} {unit}", hint=band["definition"]),
+        fact("Your batch", f"{shown(path + '.batch', band['batch'], large(band['batch']))} {unit}"),
+        fact("Steps, of the fewest", f"{factors[0]} {TIMES}", hint=traded["source"]),
+        fact("Data, of the least", f"{factors[1]} {TIMES}", hint=traded["source"]),
+    ]
+
+
+def _law(law: dict[str, Any], place: int) -> list[str]:
+    path = f"convergence.laws.{place}"
+    low, high = law["range"]
+    source = tag("span", escape(law["source"]), class_="source")
+    fitted = f"{large(low)} to {large(high)} {law['range_of']}"
+    if law["extrapolated"]:
+        fitted += " (this run lies outside)"
+    return [
+        escape(law["name"]) + tag("small", f"{escape(law['doubt'])} {source}"),
+        why(
+            f"law-{law['id']}",
+            escape(law["definition"]),
+            escape(law["definition_text"][:1].upper() + law["definition_text"][1:] + "."),
+        ),
+        shown(f"{path}.batch_tokens", law["batch_tokens"], large(law["batch_tokens"])),
+        shown(f"{path}.batch_samples", law["batch_samples"], large(law["batch_samples"])),
+        fitted,
+    ]
+
+
+def _laws(found: dict[str, Any]) -> str:
+    if not found["laws"]:
+        return ""
+    rows = [_law(law, place) for place, law in enumerate(found["laws"])]
+    columns = ["Law", "What it calls critical", "Tokens", "Samples", "Fitted on"]
+    return tag("h3", "Each law for this run") + table("Laws of the critical batch", columns, rows, class_="facts-table")
+
+
+def _learning_rate(found: "dict[str, Any] | None") -> str:
+    """What learning rate to start from at the new batch, from one that is known."""
+    head = tag("h3", "Which learning rate to start from?")
+    if not found:
+        return head + tag(
+            "p",
+            "Enter below a batch and a learning rate that work: the rule for the optimizer carries the rate over.",
+            class_="invite",
+        )
+    path = "convergence.learning_rate"
+    rate, low, high = found["learning_rate"], found["low"], found["high"]
+    facts = [fact("Start from", shown(f"{path}.learning_rate", rate, significant(rate)))]
+    if low != high:
+        ends = f"{shown(path + '.low', low, significant(low))} to {shown(path + '.high', high, significant(high))}"
+        facts.append(fact("Try between", ends))
+    facts.append(
+        fact(
+            "Batch grows by",
+            shown(f"{path}.batch_ratio", found["batch_ratio"], significant(found["batch_ratio"])) + f" {TIMES}",
+        )
+    )
+    adam = found.get("adam")
+    if adam:
+        for key, title in (("beta1", "Adam\u2019s beta1"), ("beta2", "Adam\u2019s beta2")):
+            facts.append(fact(title, shown(f"{path}.adam.{key}", adam[key], fixed(round(adam[key] * 10**6), 10**6, 4))))
+    rule = f"Rule: {found['rule']}. {found['reason']} {found['warmup']} {' '.join(found['notes'])}"
+    source = tag("span", escape(found["source"]), class_="source")
+    return head + numbers(*facts) + tag("p", f"{escape(rule)} {source}", class_="notes")
+
+
+def worth(result: dict[str, Any]) -> str:
+    """Is a larger batch worth it? One sentence with its doubt, then what it rests on."""
+    found = result["convergence"]
+    facts = _band_facts(found) if found["critical_batch"] else []
+    if found["updates"] is not None:
+        facts.append(
+            fact("Updates in the run", shown("convergence.updates", found["updates"], count(round(found["updates"]))))
+        )
+    own = found["own_noise_scale"]
+    if own:
+        scale = own["noise_scale"]
+        facts.append(
+            fact(
+                "Your noise scale",
+                f"{shown('convergence.own_noise_scale.noise_scale', scale, large(scale))} {escape(own['unit'])}",
+                hint=own["source"],
+            )
+        )
+    closest = found["closest_task"]
+    near = (
+        tag("p", escape(f"Closest measured task: {closest['task']} ({closest['source']})."), class_="notes")
+        if closest
+        else ""
+    )
+    return tag("p", escape(found["verdict"]), class_="lead verdict") + (numbers(*facts) if facts else "") + near
+
+
+def laws(result: dict[str, Any]) -> str:
+    """The laws one by one, and the learning rate."""
+    found = result["convergence"]
+    return _laws(found) + _learning_rate(found["learning_rate"])
+
+
+def tasks(rows: "list[dict[str, Any]]") -> str:
+    """The published critical batches, task by task, for a table that is the same for every scenario."""
+
+    def ends(values: "list[float | None] | None") -> str:
+        known = [value for value in values or [] if value is not None]
+        return _span(large(known[0]), large(known[-1])) if known and known[-1] else ""
+
+    cells = [
+        [
+            escape(row["task"]) + tag("small", tag("span", escape(row["source"]), class_="source")),
+            ends(row.get("critical_batch_start")),
+            ends(row["critical_batch"]),
+            escape(row["unit"]),
+            ends(row.get("noise_scale")),
+            escape(row["definition"]),
+        ]
+        for row in rows
+    ]
+    columns = ["Task", "Critical batch at the start", "Over the run", "Unit", "Noise scale", "Definition"]
+    return table("Measured critical batches", columns, cells, class_="facts-table")
+
+
+# More GPUs?
+
+PARTS = (
+    ("compute_seconds", "Passes"),
+    ("optimizer_seconds", "Optimizer step"),
+    ("exposed_communication_seconds", "Exchange that shows"),
+    ("bubble_seconds", "Pipeline bubble"),
+    ("offload_seconds", "Host memory and processor"),
+    ("unmodelled_seconds", "Stragglers, input, clocks"),
+)
+
+
+def _strategy(row: dict[str, Any], place: int, chosen: str) -> list[str]:
+    path, name = f"scaling.by_strategy.{place}", row["strategy"]
+    words = label("parallelism.strategy", name)
+    size, seconds = row["memory_bytes"], row["step_seconds"]
+    button = (
+        "chosen"
+        if name == chosen
+        else tag(
+            "button",
+            "Apply",
+            type="button",
+            class_="quiet",
+            data_apply=link.write({"parallelism.strategy": name}),
+            aria_label=f"Apply: {words}",
+        )
+    )
+    return [
+        escape(words),
+        shown(f"{path}.memory_bytes", size, gib(size)),
+        "yes" if row["fits"] else "no",
+        shown(f"{path}.step_seconds", seconds, duration(seconds)),
+        button,
+    ]
+
+
+def scaling(result: dict[str, Any]) -> str:
+    """More GPUs? What they bring, what eats the rest, and memory by strategy."""
+    found = result.get("scaling")
+    if not found:
+        if result.get("step_seconds") is None:
+            return tag("p", "This card\u2019s speed is not known, so neither is that of several.", class_="invite")
+        return _invite(
+            "One GPU. Several divide the batch, and with sharding the memory too.",
+            _apply(f"Try {START_GPUS} GPUs", {"gpus": START_GPUS}),
+        )
+    low, high, efficiency = found["efficiency_low"], min(found["efficiency_high"], 1.0), found["efficiency"]
+    cards, gain = found["gpus"], found["speed_up"]
+    lead = (
+        f"{shown('scaling.gpus', cards, count(cards))} GPUs do {shown('scaling.speed_up', gain, significant(gain))} "
+        f"times the work of one: {shown('scaling.efficiency', efficiency, percent(efficiency))} of ideal "
+        f"({percent(low)} to {percent(high)})."
+    )
+    facts = [
+        fact("One update", shown("scaling.step_seconds", found["step_seconds"], duration(found["step_seconds"]))),
+        fact(
+            "Samples a second",
+            shown("scaling.samples_per_second", found["samples_per_second"], significant(found["samples_per_second"])),
+        ),
+    ]
+    seconds = found["parts"]
+    facts += [
+        fact(title, shown(f"scaling.parts.{name}", seconds[name], duration(seconds[name])))
+        for name, title in PARTS
+        if seconds[name]
+    ]
+    fabric = found["fabric"]
+    joined = f"Within a node: {fabric['node']}."
+    if found["nodes"] > 1:
+        adapters = fabric["adapters_per_node"]
+        each = f"{adapters} {TIMES} " if adapters != 1 else ""
+        joined += f" Between {count(found['nodes'])} nodes: {each}{fabric['network']}."
+    sources = tag("span", escape("; ".join(fabric["sources"])), class_="source")
+    rows = [_strategy(row, place, found["layout"]["strategy"]) for place, row in enumerate(found["by_strategy"])]
+    columns = ["Strategy", "Memory on each GPU", "Fits", "One update", tag("span", "Apply", class_="visually-hidden")]
+    notes = [tag("li", escape(note)) for note in found.get("notes") or []]
+    return (
+        tag("p", lead, class_="lead")
+        + numbers(*facts)
+        + tag("p", f"{escape(joined)} {sources}", class_="notes")
+        + table("Strategies", columns, rows, class_="facts-table")
+        + (tag("ul", *notes, class_="notes") if notes else "")
+    )
+
+
+# How long, how much?
+
+
+def run(result: dict[str, Any]) -> str:
+    """How long, how much? Time, GPU-hours, energy and money of the whole run."""
+    found = result.get("run")
+    scenario = result["scenario"]
+    if not found:
+        if result.get("step_seconds") is None:
+            return tag("p", "This card\u2019s speed is not known, so neither is the time of a run.", class_="invite")
+        buttons = []
+        if scenario["task"] == "image-classification":
+            changes = {"epochs": IMAGENET_EPOCHS, "dataset": "imagenet"}
+            buttons.append(_apply(f"Try {IMAGENET_EPOCHS} epochs of ImageNet", changes))
+        elif scenario.get("sequence_length"):
+            tokens = TOKENS_PER_PARAMETER * result["parameters"]
+            buttons.append(_apply(f"Try {TOKENS_PER_PARAMETER} tokens a parameter", {"tokens": tokens}))
+        return _invite("Give the run\u2019s length under Goal: tokens, or a data set and epochs.", *buttons)
+    facts = [
+        fact("Time", shown("run.seconds", found["seconds"], duration(found["seconds"]))),
+        fact("Updates", shown("run.updates", found["updates"], count(found["updates"]))),
+        fact("GPU-hours", shown("run.gpu_hours", found["gpu_hours"], significant(found["gpu_hours"]))),
+    ]
+    low, high = found["energy_kwh_low"], found["energy_kwh_high"]
+    if low is not None:
+        ends = shown("run.energy_kwh_low", low, significant(low)) + " to "
+        ends += shown("run.energy_kwh_high", high, significant(high))
+        facts.append(fact("Energy", f"{ends} kWh"))
+    notes = list(found["notes"])
+    price = found["dollars_per_gpu_hour"]
+    if price is None:
+        notes.append("No list that was read has this card\u2019s price: enter yours under Goal.")
+    else:
+        facts.append(fact("Cost", shown("run.dollars", found["dollars"], _dollars(found["dollars"]))))
+        facts.append(fact("A GPU-hour", shown("run.dollars_per_gpu_hour", price, f"${significant(price)}")))
+        entered = found["price_source"] == "entered"
+        notes.append("The price is yours." if entered else f"Price: {found['price_source']}. Enter yours under Goal.")
+    return numbers(*facts) + tag("ul", *[tag("li", escape(note)) for note in notes], class_="notes")
+
+
+# What should I run?
+
+PLANNED = (
+    "checkpointing",
+    "precision",
+    "optimizer",
+    "attention",
+    "loss",
+    "gpus",
+    "nodes",
+    "micro_batch",
+)
+DEGREES = ("tensor", "pipeline", "context", "expert")
+
+
+def _planned(plans: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the form that the best plan sets."""
+    changes = {key: plans["scenario"][key] for key in PLANNED if key in plans["scenario"]}
+    changes.update(link.flattened({"parallelism": plans["scenario"]["parallelism"]}))
+    return changes
+
+
+def _layout(layout: dict[str, Any]) -> str:
+    said = [label("parallelism.strategy", layout["strategy"])] if layout["data"] > 1 else []
+    said += [f"{name} {layout[name]}" for name in DEGREES if layout[name] > 1]
+    return ", ".join(said) or "one GPU"
+
+
+def _planned_row(row: dict[str, Any], path: str) -> list[str]:
+    settings, layout = row["settings"], row["layout"]
+    cards = layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"]
+    seconds, left, dollars = row["update_seconds"], row["headroom_bytes"], row["dollars_per_update"]
+    chosen = [label(key, settings[key]) for key in ("checkpointing", "precision", "optimizer", "attention", "loss")]
+    return [
+        shown(f"{path}.update_seconds", seconds, duration(seconds)),
+        shown(f"{path}.headroom_bytes", left, gib(left)),
+        shown(f"{path}.dollars_per_update", dollars, _dollars(1000 * dollars)),
+        f"{count(cards)} ({escape(_layout(layout))})",
+        f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
+        + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"])),
+        escape("; ".join(chosen)),
+    ]
+
+
+def planner(result: dict[str, Any]) -> str:
+    """What should I run? The planner's choice in words, and the plans that no other beats."""
+    found = result.get("planner")
+    if not found:
+        if not result["scenario"].get("global_batch"):
+            return _invite(
+                "The planner looks for the fastest way to a global batch: ask for one first.",
+                _apply(f"I want {START_BATCH} samples a step", {"global_batch": START_BATCH}),
+            )
+        return tag(
+            "p",
+            "Tries every combination of micro-batch, checkpointing, precision, optimizer, attention, loss and sharding "
+            "on these GPUs, and shows those that no other beats.",
+            class_="invite",
+        )
+    best = found["best"]
+    lead = tag("p", escape(found["text"]), class_="lead")
+    if best:
+        lead += tag("p", _apply("Use this plan", _planned(found)))
+    tried = f"{shown('planner.candidates', found['candidates'], count(found['candidates']))} plans tried, "
+    tried += f"{shown('planner.feasible', found['feasible'], count(found['feasible']))} of them fit."
+    if found["price_source"] != "entered":
+        tried += f" Price: {escape(found['price_source'])}."
+    front = found["fronts"]["headroom"]
+    rows = [_planned_row(row, f"planner.fronts.headroom.{place}") for place, row in enumerate(front)]
+    columns = ["One update", "Left on each GPU", "1,000 updates", "GPUs", "Batch", "Settings"]
+    listed = table("Plans that no other beats", columns, rows, class_="facts-table") if rows else ""
+    return lead + tag("p", tried, class_="notes") + listed
+
+
+PLAN_SECTIONS = {
+    "plan": plan,
+    "worth": worth,
+    "laws": laws,
+    "scaling": scaling,
+    "run": run,
+    "planner": planner,
+}
+"""The sections of the plan by name."""
