@@ -347,6 +347,7 @@ class Page:
         self.put(self.mounts["planner"], "planner", sections.SECTIONS["planner"](self.result))
         for place in self.on_demand():
             place.hidden = False
+        for place in self.on_demand():
             await self.draw_one(place.getAttribute("data-figure"), place, turn, scenario)
 
     async def show_later(self, key: str, turn: int, scenario: str) -> None:

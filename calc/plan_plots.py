@@ -71,22 +71,28 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     if band["unit"] == "tokens":
         model, batches, steps = _measured_steps(band["low"])
         axes.plot(
-            batches, steps, "o", color=THEME["ink"], markersize=3.5, label=f"Measured steps, {model} model (Zhang 2024)"
+            batches, steps, "o", color=THEME["ink"], markersize=3.5, label=f"Steps measured at {model} (Zhang 2024)"
         )
     axes.axvspan(band["low"], max(band["high"], band["low"] * 1.02), color=THEME["muted"], alpha=0.2, linewidth=0)
     axes.axvline(band["batch"], color=THEME["over"], linewidth=1.4, dashes=(6, 3), label="Your batch")
     _plain_log(axes, y=True)
     axes.set_xlim(curve["batch"][0], curve["batch"][-1])
-    axes.set_ylim(0.9, 60)
-    axes.set_xlabel(f"Batch per update ({band['unit']}); critical batch shaded")
+    axes.set_ylim(0.9, 400)
+    axes.set_xlabel(f"Batch ({band['unit']}); shaded: critical")
     axes.set_ylabel("Times the least possible")
-    axes.legend(loc="upper center", fontsize="small")
+    axes.legend(loc="upper right", fontsize="x-small")
     columns = ("Batch", "Steps, low", "Steps, high", "Data, low", "Data, high")
     keys = ("steps_factor_low", "steps_factor_high", "examples_factor_low", "examples_factor_high")
     rows = [
         (_short(batch), *(f"{curve[key][index]:.2f}" for key in keys)) for index, batch in enumerate(curve["batch"])
     ]
-    return Words("Steps and data against batch", assessment["verdict"], columns, rows[::4])
+    steps, data = (assessment["tradeoff"][key] for key in ("steps_factor", "examples_factor"))
+    text = (
+        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {steps[0]:.3g} to "
+        f"{steps[1]:.3g} times the fewest steps and {data[0]:.3g} to {data[1]:.3g} times the least data; at the "
+        "critical batch both are 2. Bands span the estimates."
+    )
+    return Words("Steps and data against batch", text, columns, rows[::4])
 
 
 def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
@@ -122,7 +128,7 @@ def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]
     _plain_log(axes)
     axes.set_xlabel("Batch (samples)")
     axes.set_ylabel(common[:1].upper() + common[1:])
-    axes.legend(loc="best", fontsize="x-small")
+    axes.figure.legend(loc="outside upper left", fontsize="x-small")
     text = (
         f"{len(shown)} published series as measured, {common}; {shown[0]['better']} is better. Dotted lines only join "
         "the points of one study. Most of the gap goes when the rate and the number of updates are tuned again."
@@ -161,13 +167,13 @@ def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
     axes.set_xlim(gpus[0], gpus[-1])
     axes.set_ylim(bottom, 102)
-    axes.set_xlabel("GPUs, each with the same work; times one GPU written in")
+    axes.set_xlabel("GPUs, each with the same work")
     axes.set_ylabel("% of the ideal speed-up")
     axes.legend(loc="lower left", fontsize="small")
     low, high = scaling["efficiency_low"], min(scaling["efficiency_high"], 1.0)
     text = (
         f"{scaling['gpus']} GPUs do {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of "
-        f"ideal ({low:.0%} to {high:.0%})."
+        f"ideal ({low:.0%} to {high:.0%}). Written in: how many times the work of one."
     )
     columns = ("GPUs", "Nodes", "Times one GPU", "Seconds an update", "Exchange that shows, s")
     table = [
@@ -201,9 +207,10 @@ def draw_strategies(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, A
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(*sizes, limit / GIB))
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"GiB on each GPU at micro-batch {result['micro_batch']}; the line is the card's limit")
+    axes.set_xlabel(f"GiB on each GPU at micro-batch {result['micro_batch']}")
     fitting = [label for label, row in zip(labels, rows, strict=True) if row["fits"]]
     text = f"Fits with {', '.join(fitting)}." if fitting else "Fits with none of them."
+    text += f" The line is what a card leaves to tensors, {limit / GIB:.1f} GiB."
     columns = ("Strategy", "GiB on each GPU", "Fits", "Seconds an update")
     table = [
         (label, f"{size:.2f}", "yes" if row["fits"] else "no", f"{row['step_seconds']:.4g}")
@@ -235,9 +242,9 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
         Which front.
     """
     front = answer["fronts"][against]
-    key, label, scale = {
-        "headroom": ("headroom_bytes", "GiB left on each GPU", GIB),
-        "cost": ("dollars_per_update", "Dollars for 1,000 updates", 1e-3),
+    key, label, scale, said = {
+        "headroom": ("headroom_bytes", "GiB left on each GPU", GIB, "has more memory left"),
+        "cost": ("dollars_per_update", "Dollars for 1,000 updates", 1e-3, "costs less"),
     }[against]
     seconds = [plan["update_seconds"] for plan in front]
     others = [plan[key] / scale for plan in front]
@@ -261,7 +268,15 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
         )
         for plan, other in zip(front, others, strict=True)
     ]
-    return Words(f"Plans: time against {against}", answer["text"], columns, rows)
+    text = (
+        "Nothing fits."
+        if not front
+        else (
+            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {min(seconds):.3g} to "
+            f"{max(seconds):.3g} seconds an update; {label} from {min(others):.3g} to {max(others):.3g}."
+        )
+    )
+    return Words(f"Plans: time against {against}", text, columns, rows)
 
 
 PLAN_FIGURES: Final = {

@@ -28,8 +28,15 @@ def _span(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _said(path: str, sentence: str) -> str:
+    """A sentence of the result, numbers included."""
+    return tag("p", shown(path, sentence, sentence), class_="lead")
+
+
 def _dollars(amount: float) -> str:
-    return f"${significant(amount)}" if amount < 100 else f"${count(round(amount))}"
+    if amount >= 100:
+        return f"${count(round(amount))}"
+    return f"${fixed(round(amount * 100), 100, 2)}" if amount >= 0.1 else f"${significant(amount)}"
 
 
 # How do I reach the batch I want?
@@ -231,7 +238,7 @@ def worth(result: dict[str, Any]) -> str:
         if closest
         else ""
     )
-    return tag("p", escape(found["verdict"]), class_="lead verdict") + (numbers(*facts) if facts else "") + near
+    return _said("convergence.verdict", found["verdict"]) + (numbers(*facts) if facts else "") + near
 
 
 def laws(result: dict[str, Any]) -> str:
@@ -259,7 +266,7 @@ def tasks(rows: "list[dict[str, Any]]") -> str:
         for row in rows
     ]
     columns = ["Task", "Critical batch at the start", "Over the run", "Unit", "Noise scale", "Definition"]
-    return table("Measured critical batches", columns, cells, class_="facts-table")
+    return table("Measured critical batches", columns, cells, class_="facts-table long")
 
 
 # More GPUs?
@@ -382,7 +389,7 @@ def run(result: dict[str, Any]) -> str:
         notes.append("No list that was read has this card\u2019s price: enter yours under Goal.")
     else:
         facts.append(fact("Cost", shown("run.dollars", found["dollars"], _dollars(found["dollars"]))))
-        facts.append(fact("A GPU-hour", shown("run.dollars_per_gpu_hour", price, f"${significant(price)}")))
+        facts.append(fact("A GPU-hour", shown("run.dollars_per_gpu_hour", price, _dollars(price))))
         entered = found["price_source"] == "entered"
         notes.append("The price is yours." if entered else f"Price: {found['price_source']}. Enter yours under Goal.")
     return numbers(*facts) + tag("ul", *[tag("li", escape(note)) for note in notes], class_="notes")
@@ -390,22 +397,14 @@ def run(result: dict[str, Any]) -> str:
 
 # What should I run?
 
-PLANNED = (
-    "checkpointing",
-    "precision",
-    "optimizer",
-    "attention",
-    "loss",
-    "gpus",
-    "nodes",
-    "micro_batch",
-)
+SETTINGS = ("checkpointing", "precision", "optimizer", "attention", "loss")
+PLACES = ("gpus", "nodes", "micro_batch")
 DEGREES = ("tensor", "pipeline", "context", "expert")
 
 
 def _planned(plans: dict[str, Any]) -> dict[str, Any]:
     """The fields of the form that the best plan sets."""
-    changes = {key: plans["scenario"][key] for key in PLANNED if key in plans["scenario"]}
+    changes = {key: plans["scenario"][key] for key in SETTINGS + PLACES if key in plans["scenario"]}
     changes.update(link.flattened({"parallelism": plans["scenario"]["parallelism"]}))
     return changes
 
@@ -416,11 +415,11 @@ def _layout(layout: dict[str, Any]) -> str:
     return ", ".join(said) or "one GPU"
 
 
-def _planned_row(row: dict[str, Any], path: str) -> list[str]:
+def _planned_row(row: dict[str, Any], path: str, scenario: dict[str, Any]) -> list[str]:
     settings, layout = row["settings"], row["layout"]
     cards = layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"]
     seconds, left, dollars = row["update_seconds"], row["headroom_bytes"], row["dollars_per_update"]
-    chosen = [label(key, settings[key]) for key in ("checkpointing", "precision", "optimizer", "attention", "loss")]
+    changed = [f"{key} {label(key, settings[key])}" for key in SETTINGS if settings[key] != scenario.get(key)]
     return [
         shown(f"{path}.update_seconds", seconds, duration(seconds)),
         shown(f"{path}.headroom_bytes", left, gib(left)),
@@ -428,7 +427,7 @@ def _planned_row(row: dict[str, Any], path: str) -> list[str]:
         f"{count(cards)} ({escape(_layout(layout))})",
         f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
         + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"])),
-        escape("; ".join(chosen)),
+        escape("; ".join(changed)) or "nothing",
     ]
 
 
@@ -448,7 +447,7 @@ def planner(result: dict[str, Any]) -> str:
             class_="invite",
         )
     best = found["best"]
-    lead = tag("p", escape(found["text"]), class_="lead")
+    lead = _said("planner.text", found["text"])
     if best:
         lead += tag("p", _apply("Use this plan", _planned(found)))
     tried = f"{shown('planner.candidates', found['candidates'], count(found['candidates']))} plans tried, "
@@ -456,9 +455,11 @@ def planner(result: dict[str, Any]) -> str:
     if found["price_source"] != "entered":
         tried += f" Price: {escape(found['price_source'])}."
     front = found["fronts"]["headroom"]
-    rows = [_planned_row(row, f"planner.fronts.headroom.{place}") for place, row in enumerate(front)]
-    columns = ["One update", "Left on each GPU", "1,000 updates", "GPUs", "Batch", "Settings"]
-    listed = table("Plans that no other beats", columns, rows, class_="facts-table") if rows else ""
+    rows = [
+        _planned_row(row, f"planner.fronts.headroom.{place}", result["scenario"]) for place, row in enumerate(front)
+    ]
+    columns = ["One update", "Left on each GPU", "1,000 updates", "GPUs", "Batch", "Changed"]
+    listed = table("Plans that no other beats", columns, rows, class_="facts-table long") if rows else ""
     return lead + tag("p", tried, class_="notes") + listed
 
 
