@@ -69,7 +69,7 @@ def test_an_unlinked_card_refuses_company() -> None:
     [
         ({"epochs": 3}, "dataset_samples"),
         ({"epochs": 3, "dataset": "my own"}, "dataset_samples"),
-        ({"gradient_norms": {"small_batch": 8}}, "gradient_norms"),
+        ({"gradient_norms": {"small_batch": 8}}, "gradient_norms.small_batch_norm"),
         ({"gpus": 6, "parallelism": {"tensor": 4}}, "parallelism"),
         ({"gpus": 4, "interconnect": "carrier-pigeon"}, "interconnect"),
     ],
