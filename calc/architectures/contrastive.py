@@ -14,7 +14,6 @@ from calc.architectures.images import image_batch
 from calc.architectures.vision_transformers import Block, PatchEmbeddings, clip_classifier, tower_encoder
 from calc.replay import ops
 from calc.replay.layers import Blocks, Embedding, LayerNorm
-from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,6 +8,7 @@ from calc.architectures import (
     contrastive,
     convnext,
     diffusion,
+    flux,
     inception,
     mobile,
     plain,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 IMAGE_MODELS: dict[str, Architecture] = {
     "DiTTransformer2DModel": diffusion.DiT,
+    "FluxTransformer2DModel": flux.Flux,
     "UNet2DConditionModel": diffusion.UNet,
     "beit": vision_transformers.beit,
     "clip": contrastive.clip,

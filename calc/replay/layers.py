@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calc.replay import ops
 from calc.replay.tape import Dtype, Parameter, Tape, Tensor
@@ -325,7 +325,7 @@ def _plan(kinds: Sequence[Hashable], offset: int, first_block: int) -> list[_Pla
 class Blocks:
     """A model's repeated layers. ``kinds`` tells which layers are alike; ``make(layer index)`` builds one."""
 
-    def __init__(self, build: Build, kinds: Sequence[Hashable], make: Callable[[int], Callable[..., Tensor]]) -> None:
+    def __init__(self, build: Build, kinds: Sequence[Hashable], make: Callable[[int], Callable[..., Any]]) -> None:
         self.checkpointing = build.checkpointing
         self._planned = _plan(kinds, 0, build.blocks_made)
         build.blocks_made += len(self._planned)
@@ -352,3 +352,14 @@ class Blocks:
             if outputs is not None:
                 outputs.append(x)
         return x
+
+    def streams(self, tape: Tape, x: Tensor, other: Tensor, **shared: object) -> list[Tensor]:
+        """Runs layers that pass on two tensors."""
+        for planned, layer in zip(self._planned, self._layers, strict=True):
+            with tape.block(planned.block, planned.repeats):
+                call = partial(layer, **shared)
+                if self.checkpointing == "none":
+                    x, other = call(x, other)
+                else:
+                    x, other = tape.checkpoint_many(call, x, other, selective=self.checkpointing == "selective")
+        return [x, other]

@@ -524,6 +524,14 @@ class Tape:
         self.kernel([old, new], [old])
         return self.like(old) if old.is_view else old
 
+    def _start_at(self, roots: list[tuple[Node | Parameter | None, int]], gradients: list[Tensor | None]) -> None:
+        """Gives the results of a recomputed block their gradients; both lists end empty, for nothing else to hold."""
+        while roots:
+            root, output = roots.pop()
+            gradient = gradients.pop()
+            if isinstance(root, Node) and gradient is not None:
+                self._buffers.setdefault(root, [None] * root.outputs)[output] = gradient
+
     def recall(self) -> Tensor | None:
         """In recomputation under a selective policy: the result kept the first time; None where it is computed."""
         if self._kept_results is None or not self._recomputing:
@@ -538,6 +546,12 @@ class Tape:
             self._kept_results.append(out.data if keeps else None)
 
     def checkpoint(self, function: Callable[..., Tensor], *inputs: Tensor, selective: bool = False) -> Tensor:
+        """`checkpoint_many` for a function with one result."""
+        return self.checkpoint_many(lambda *given: [function(*given)], *inputs, selective=selective)[0]
+
+    def checkpoint_many(
+        self, function: Callable[..., list[Tensor]], *inputs: Tensor, selective: bool = False
+    ) -> list[Tensor]:
         """torch.utils.checkpoint(use_reentrant=False): keeps the inputs, runs ``function`` again in backward.
 
         ``selective`` keeps the results of every second matrix product and of attention, so that those are not computed
@@ -548,7 +562,7 @@ class Tape:
         self.recording = False
         kept_results: list[Tensor | None] | None = [] if selective else None
         self._kept_results = kept_results
-        out = function(*(i.data for i in inputs))
+        outs = function(*(i.data for i in inputs))
         self._kept_results = None
         self.recording = True
         kept = tuple(i.data for i in inputs)
@@ -567,8 +581,8 @@ class Tape:
 
             outer_nodes, outer_casts = self._nodes, self._casts
 
-            def run() -> Node | Parameter | None:
-                """``function`` on the kept inputs; its nodes are then the tape's."""
+            def run() -> list[tuple[Node | Parameter | None, int]]:
+                """``function`` on the kept inputs: where its results stand among the nodes, which are the tape's."""
                 self._nodes, self._casts, self._packs, self._last_pack = [], {}, 0, -1
                 fresh = []
                 for position, tensor in enumerate(kept):
@@ -576,36 +590,35 @@ class Tape:
                     self._nodes.append(node)
                     fresh.append(Tensor(tensor.storage, tensor.shape, tensor.dtype, tensor.batched, node))
                 with self.within(scope):
-                    return function(*fresh).node
+                    return [(out.node, out.output) for out in function(*fresh)]
 
             # The graph of the first run has lost its saved tensors. Its nodes behind the last saved one need none,
             # so they run first; the next one asks for what it saved, and that recomputes the block.
             self._phantom = True
-            root = run()
+            roots = run()
             self._phantom = False
             graph, packs, last = self._nodes, self._packs, self._last_pack
-            if isinstance(root, Node):
-                self._buffers[root] = [arrived.pop()]
-                del root
-                self._nodes = graph[last + 1 :]
-                self._run()
-                waiting = {i: self._buffers.pop(node) for i, node in enumerate(graph) if node in self._buffers}
-                del graph
-                self._pack_limit = packs
-                self._recomputing, self._kept_results = True, kept_results
-                run()
-                self._recomputing, self._kept_results = False, None
-                self._pack_limit, self._phantom = 0, False
-                del self._nodes[last + 1 :]
-                for i in list(waiting):
-                    self._buffers[self._nodes[i]] = waiting.pop(i)
-                self._casts = outer_casts
-                self._run()
+            self._start_at(roots, arrived)
+            self._nodes = graph[last + 1 :]
+            self._run()
+            waiting = {i: self._buffers.pop(node) for i, node in enumerate(graph) if node in self._buffers}
+            del graph
+            self._pack_limit = packs
+            self._recomputing, self._kept_results = True, kept_results
+            run()
+            self._recomputing, self._kept_results = False, None
+            self._pack_limit, self._phantom = 0, False
+            del self._nodes[last + 1 :]
+            for i in list(waiting):
+                self._buffers[self._nodes[i]] = waiting.pop(i)
+            self._casts = outer_casts
+            self._run()
             self._nodes, self._casts = outer_nodes, outer_casts
             return sinks
 
         edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
         node = Node(backward, edges, self._block, self.scope)
         node.owns_gradient = True
+        node.outputs = len(outs)
         self._nodes.append(node)
-        return Tensor(out.storage, out.shape, out.dtype, out.batched, node)
+        return [Tensor(o.storage, o.shape, o.dtype, o.batched, node, i) for i, o in enumerate(outs)]
