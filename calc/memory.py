@@ -115,7 +115,7 @@ class ReplayedStep:
     @cached_property
     def gradient_bytes(self) -> int:
         """All gradients of the whole model."""
-        return sum(rounded(p.numel * p.dtype.itemsize) * p.copies for p in self.parameters if p.trainable)
+        return sum(rounded(p.numel * p.dtype.itemsize) * p.copies for p in self.parameters if p.learns)
 
     @cached_property
     def shape_for_division(self) -> ModelShape:
@@ -123,7 +123,7 @@ class ReplayedStep:
         total = max(self.parameter_count, 1)
         inside = sum(size * copies for size, copies in self.units)
         experts = sum(p.numel * p.copies for p in self.parameters if "experts" in p.name)
-        gradients = sum(p.numel * p.dtype.itemsize * p.copies for p in self.parameters if p.trainable)
+        gradients = sum(p.numel * p.dtype.itemsize * p.copies for p in self.parameters if p.learns)
         return ModelShape(
             gathered_bytes=sum(
                 p.numel * min(p.dtype.itemsize, self.compute_itemsize) * p.copies for p in self.parameters
@@ -217,6 +217,7 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
     )
     for parameter in build.parameters:
         parameter.grad = None
+        parameter.unreached = parameter not in tape.reached
     return step
 
 
@@ -360,7 +361,7 @@ class StepMemory:
     def gradient_requests(self) -> tuple[int, ...]:
         """Bytes of each gradient."""
         return tuple(
-            int(p.numel * p.dtype.itemsize * self.shares.gradients) for p in self.step.in_model_order if p.trainable
+            int(p.numel * p.dtype.itemsize * self.shares.gradients) for p in self.step.in_model_order if p.learns
         )
 
     @cached_property

@@ -131,7 +131,7 @@ class OptimizerStep:
         cost = COSTS[optimizer]
         traffic = flops = tensors = 0
         for p in parameters:
-            if not p.trainable:
+            if not p.learns:
                 continue
             itemsize = p.dtype.itemsize
             each = cost.passes * itemsize + cost.state_bytes

@@ -159,7 +159,7 @@ def optimizer_memory(optimizer: Optimizer, parameters: list[Parameter], *, maste
     (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1; DeepSpeed's and Megatron's 16-bit optimizers).
     """
     rule = RULES[optimizer]
-    trained = [p for p in parameters if p.trainable]
+    trained = [p for p in parameters if p.learns]
     if master_weights:
         trained = [
             Parameter(p.name, p.shape, Dtype.FP32, p.trainable, p.copies, 0, embedding=p.embedding) for p in trained

@@ -199,6 +199,7 @@ class Parameter:
     """A weight: allocated with the model, alive throughout. ``copies`` counts the blocks it stands for.
 
     ``embedding`` marks tables and output heads, which some optimizers treat apart from hidden matrices.
+    ``unreached``: backward does not come to it (a head that the loss does not read): its gradient stays None.
     """
 
     name: str
@@ -208,12 +209,18 @@ class Parameter:
     copies: int
     stored_bytes: int
     embedding: bool = False
+    unreached: bool = False
     grad: Tensor | None = field(default=None, repr=False)
 
     @property
     def numel(self) -> int:
         """Elements of one copy."""
         return prod(self.shape)
+
+    @property
+    def learns(self) -> bool:
+        """Whether it gets a gradient, and so an optimizer's state: torch's optimizers skip those without."""
+        return self.trainable and not self.unreached
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,7 @@ class Tape:
         self.labels: list[str] = [""]
         self.copies: list[int] = [1]
         self.gradient_storages: set[int] = set()
+        self.reached: set[Parameter] = set()
         self.segments: list[Segment] = [Segment(0, Phase.FORWARD, -1, 1)]
         self.kernels: list[Kernel] = []
         self.autocast = autocast
@@ -507,6 +515,7 @@ class Tape:
             grad = self.cast_gradient(grad, edge.dtype)
         target = edge.target
         if isinstance(target, Parameter):
+            self.reached.add(target)
             if self.gradients_kept:
                 self.kernel([grad, grad], [grad])
             else:
