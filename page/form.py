@@ -102,8 +102,8 @@ class Form:
         return json.dumps(link.nested(flat))
 
     def set(self, key: str, value: Any) -> None:
-        """Set a field, or leave it to the defaults where it says the same."""
-        if value is None or value == self.defaults.get(key):
+        """Set a field, or leave it to the defaults where it says the same; one that is switched on has none."""
+        if value is None or (value == self.defaults.get(key) and key not in self.enablers):
             self.changes.pop(key, None)
         else:
             self.changes[key] = value

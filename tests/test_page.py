@@ -17,6 +17,7 @@ from calc import scenario as contract
 from calc.advice import advise
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
+from calc.planner import plan
 from page import fields, link, sections, words
 from page import format as shown
 from page.html import tag
@@ -35,7 +36,25 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
     {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "method": "lora"},
     {"model": "resnet50", "gpu": {"memory_gib": 11.5, "overhead_gib": 0}},
     {"model": {"parameters": 3e8}},
+    {
+        "model": "gpt2",
+        "gpus": 16,
+        "global_batch": 512,
+        "tokens": 1e10,
+        "known_batch": 64,
+        "known_learning_rate": 3e-4,
+        "interconnect": {"network": "infiniband-hdr-x8"},
+    },
+    {
+        "model": "resnet50",
+        "gpu": "rtx-4090-24gb",
+        "dataset": "imagenet",
+        "epochs": 90,
+        "price_per_gpu_hour": 0.5,
+        "gradient_norms": {"small_batch": 8, "small_batch_norm": 3, "large_batch": 64, "large_batch_norm": 1.5},
+    },
 )
+PLANNED = 1
 TEXTS = (
     "",
     "12",
@@ -66,6 +85,7 @@ LINKS = (
 def results() -> list[dict[str, Any]]:
     answers = [evaluate(scenario) for scenario in SCENARIOS]
     answers[0]["advice"] = advise(answers[0]["scenario"], evaluate)
+    answers[PLANNED]["planner"] = plan(SCENARIOS[PLANNED])
     return json.loads(json.dumps(answers))  # type: ignore[no-any-return]
 
 
