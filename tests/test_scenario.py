@@ -71,6 +71,11 @@ class TestTask:
             evaluate({"model": "clip-vit-base-patch32", "sequence_length": 78})
         assert error.value.field == "sequence_length"
 
+    def test_windows_of_maxvit_fill_its_image(self) -> None:
+        with pytest.raises(ScenarioError, match="224") as error:
+            evaluate({"model": "maxvit_t", "image_size": 256})
+        assert error.value.field == "image_size"
+
     def test_a_label_a_sequence_has_no_logits_to_fuse(self) -> None:
         with pytest.raises(ScenarioError, match="loss"):
             evaluate({"model": "bert-base", "task": "sequence-classification", "loss": "fused"})
