@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -24,6 +25,8 @@ LOST_COLOURS: Final = {
     "unmodelled_seconds": ("Stragglers, input, clocks", THEME["part-allocator-rest"]),
 }
 STRATEGY_LABELS: Final = {"ddp": "DDP", "zero1": "ZeRO 1", "zero2": "ZeRO 2", "zero3": "ZeRO 3", "fsdp": "FSDP"}
+# Of the smallest text in these figures, so that long titles break instead of leaving a narrow one.
+LEGEND_LETTERS_PER_INCH: Final = 12
 SERIES_MARKERS: Final = "osD^vP*X<>"
 
 
@@ -80,7 +83,9 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     axes.set_ylim(0.9, 400)
     axes.set_xlabel(f"Batch ({band['unit']}); shaded: critical")
     axes.set_ylabel("Times the least possible")
-    axes.legend(loc="upper right", fontsize="x-small")
+    axes.legend(
+        loc="upper right", fontsize="x-small", frameon=True, framealpha=0.85, facecolor=THEME["card"], edgecolor="none"
+    )
     columns = ("Batch", "Steps, low", "Steps, high", "Data, low", "Data, high")
     keys = ("steps_factor_low", "steps_factor_high", "examples_factor_low", "examples_factor_high")
     rows = [
@@ -115,7 +120,9 @@ def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]
             linewidth=1,
             markersize=4.5,
             color=colours[index % len(colours)],
-            label=series["title"],
+            label=textwrap.fill(
+                series["title"], int(LEGEND_LETTERS_PER_INCH * axes.figure.bbox.width / axes.figure.dpi)
+            ),
         )
         rows += [
             (series["title"], batch, value, series["retuned"], series["source"])
