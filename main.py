@@ -4,30 +4,29 @@ Runs on the main thread in MicroPython; the calculation runs in the worker (calc
 """
 
 import asyncio
+import json
 from typing import Any
 
 from pyscript import document, window
 from pyscript.ffi import create_proxy
 
 from page import link, sections
+from page.files import FigureFiles, by_id, copy, download, text_blob, text_of
 from page.form import Form, is_known, unknown_notice
 from page.format import fixed
 from page.keep import Keep
+from page.readings import KEY, Readings
 from page.runtime import Failure, Runtime
 
 FIGURE_PAUSE_SECONDS = 0.25
-LATER = ("advice",)
 ON_DEMAND = ("planner",)
 SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
 UNDO_PAUSE_SECONDS = 0.6
 WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
-LINK_SETTINGS = ("v", "theme", "view")
-
-
-def by_id(name: str) -> Any:
-    """The element with this id, or None."""
-    return document.getElementById(name)
+LINK_SETTINGS = ("v", "theme", "view", "compare")
+# Measured runs compared at a time: the worker answers other questions in between.
+RUNS_AT_ONCE = 4
 
 
 def app(state: str) -> None:
@@ -51,6 +50,8 @@ class Page:
 
     def __init__(self) -> None:
         self.form = Form(self.changed)
+        self.readings = Readings(self.form)
+        self.figure_files = FigureFiles()
         self.runtime = Runtime()
         self.mounts = {
             place.getAttribute("data-section"): place for place in document.querySelectorAll("[data-section]")
@@ -136,7 +137,7 @@ class Page:
         """Put a result on the page."""
         before, self.result = self.result, result
         for name, place in self.mounts.items():
-            if name in LATER:
+            if name in sections.LATER:
                 place.setAttribute("data-pending", "")
             elif name in ON_DEMAND and name in before and result["scenario"].get("global_batch"):
                 # What was asked for stays, and says that it is of an earlier scenario.
@@ -146,6 +147,8 @@ class Page:
                 place.parentElement.removeAttribute("data-outdated")
                 self.put(place, name, sections.SECTIONS[name](result))
         self.show_sections()
+        self.readings.accepted = result["scenario"].get(KEY) or []
+        self.show_kept()
         self.form.show(link.flattened(result["scenario"]))
         self.form.show_micro_batch(result["max_micro_batch"], result["micro_batch"])
         if before and self.changed_key:
@@ -195,9 +198,8 @@ class Page:
     def read_link(self) -> None:
         """Take over the scenario that the address holds."""
         flat = link.read(window.location.hash)
-        version = flat.get("v", link.VERSION)
-        self.extras = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat and key != "v"}
-        flat.pop("v", None)
+        version = flat.pop("v", link.VERSION)
+        self.extras = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat}
         unknown = [key for key in flat if not is_known(key)]
         for key in unknown:
             flat.pop(key)
@@ -205,6 +207,14 @@ class Page:
         if version != link.VERSION:
             notice = f"This link is of version {version}, newer than this page; what it knows is used. {notice}"
         self.notice(notice)
+        self.form.load(flat)
+
+    def take_over(self, text: str) -> None:
+        """Show the scenario and the settings of a link text that this page wrote."""
+        flat = link.read(text)
+        settings = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat}
+        self.extras.pop("compare", None)
+        self.extras.update(settings)
         self.form.load(flat)
 
     def remember(self) -> None:
@@ -227,7 +237,7 @@ class Page:
             return
         target.append(self.settled)
         self.settled = source.pop()
-        self.form.load(link.read(self.settled))
+        self.take_over(self.settled)
         self.show_steps()
         self.ask()
 
@@ -268,6 +278,9 @@ class Page:
             scenario, shown_link = self.form.scenario(), self.link_text()
             answer = await self.runtime.ask("evaluate", scenario)
             if turn != self.latest:
+                continue
+            if not answer["ok"] and answer["error"]["field"] == KEY:
+                self.readings.refuse(answer["error"]["message"])
                 continue
             if not answer["ok"]:
                 name = self.form.refuse(answer["error"]["field"], answer["error"]["message"])
@@ -310,7 +323,7 @@ class Page:
             self.figures_wanted.clear()
             await asyncio.sleep(FIGURE_PAUSE_SECONDS)
             turn, scenario = self.drawable
-            for key in LATER:
+            for key in sections.LATER:
                 await self.show_later(key, turn, scenario)
             for name, place in self.figures.items():
                 if turn != self.latest:
@@ -354,12 +367,66 @@ class Page:
         """Fill in a part of the result that takes many evaluations."""
         if turn != self.latest:
             return
+        if key == "comparison":
+            if not self.kept():
+                self.put(self.mounts[key], key, "")
+                self.mounts[key].removeAttribute("data-pending")
+                return
+            scenario = json.dumps({"scenarios": [link.nested(link.read(self.kept())), json.loads(scenario)]})
         answer = await self.runtime.ask("later", key, scenario)
         if turn == self.latest and answer["ok"]:
             self.result[key] = answer["value"]
             self.put(self.mounts[key], key, sections.SECTIONS[key](self.result))
             self.mounts[key].removeAttribute("data-pending")
             self.show_sections()
+
+    # The scenario kept for comparison
+
+    def kept(self) -> str:
+        """The link text of scenario A; empty where none is kept."""
+        return str(self.extras.get("compare", ""))
+
+    def whole(self) -> str:
+        """The present scenario as a link text that names its model and card."""
+        flat = self.form.base()
+        flat.update(self.form.changes)
+        return link.write(flat)
+
+    def show_kept(self) -> None:
+        """Offer what can be done with scenario A."""
+        for name in ("swap-a", "drop-a"):
+            by_id(name).disabled = not self.kept()
+
+    def keep(self, text: str) -> None:
+        """Keep a scenario as A, or none."""
+        self.extras.pop("compare", None)
+        if text:
+            self.extras["compare"] = text
+        self.remember()
+        self.ask()
+
+    def swap(self) -> None:
+        """Make A the present scenario, and the present one A."""
+        here, there = self.whole(), link.read(self.kept())
+        self.form.load({key: there[key] for key in there if there[key] != self.form.defaults.get(key)})
+        self.keep(here)
+
+    # The measured runs, once more
+
+    async def measure_again(self) -> None:
+        """Compare every measured run in this browser, a few at a time, then draw the figure from that."""
+        button, place = by_id("measure-again"), document.querySelector("[data-built=accuracy]")
+        button.disabled = True
+        done, of = 0, 1
+        while done < of:
+            wanted = json.dumps({"first": done, "count": RUNS_AT_ONCE})
+            answer = await self.runtime.ask("later", "measured", wanted)
+            done, of = answer["value"]["done"], answer["value"]["of"]
+            by_id("measure-said").textContent = f"{done} of {of} runs compared"
+        answer = await self.runtime.ask("figure", "accuracy", self.width(place), self.form.scenario())
+        self.put(place, "built-accuracy", sections.figure("accuracy", answer))
+        by_id("measure-said").textContent = f"All {of} runs compared in your browser, just now."
+        button.disabled = False
 
     async def guarded(self, work: Any) -> None:
         """Do a worker's work until it fails; then say so, once."""
@@ -424,16 +491,43 @@ def describe() -> "tuple[str, str]":
 
 def load(text: str) -> None:
     """Show the scenario of a link text."""
-    page.form.load(link.read(text))
+    page.take_over(text)
     page.remember()
     page.ask()
 
 
+def said(text: str) -> None:
+    """Say what became of a file."""
+    by_id("take-said").textContent = text
+
+
+def take(button: Any) -> None:
+    """Copy or download the text that a button stands beside."""
+    if button.hasAttribute("data-copy"):
+        copy(by_id(button.getAttribute("data-copy")), said)
+        return
+    name = button.getAttribute("data-file-name")
+    download(text_blob(text_of(by_id(button.getAttribute("data-download"))), "text/plain"), name)
+    said(f"{name} goes to your downloads, unless the browser forbids it here: its text can be selected too.")
+
+
 def clicked(event: Any) -> None:
-    """Apply a lever."""
-    lever = event.target.closest("[data-apply]")
-    if lever is not None:
-        page.form.apply(link.read(lever.getAttribute("data-apply")))
+    """Do what a button that came with a result offers."""
+    button = event.target.closest("button")
+    if button is None:
+        return
+    if button.hasAttribute("data-apply"):
+        page.form.apply(link.read(button.getAttribute("data-apply")))
+    elif button.hasAttribute("data-copy") or button.hasAttribute("data-download"):
+        take(button)
+    elif button.hasAttribute("data-save-figure"):
+        page.figure_files.open(button.closest("figure"), button.getAttribute("data-save-figure"))
+    elif button.hasAttribute("data-save-as"):
+        page.figure_files.save(button.getAttribute("data-save-as"))
+    elif button.hasAttribute("data-forget-reading"):
+        page.readings.forget(int(button.getAttribute("data-forget-reading")))
+    elif button.hasAttribute("data-forget-readings"):
+        page.readings.clear()
 
 
 def start_over(_event: Any) -> None:
@@ -449,6 +543,13 @@ on(by_id("undo"), "click", lambda _event: page.step(page.past, page.future))
 on(by_id("redo"), "click", lambda _event: page.step(page.future, page.past))
 on(by_id("reset"), "click", start_over)
 on(by_id("ask-planner"), "click", lambda _event: asyncio.create_task(page.guarded(page.search())))
+on(by_id("reading-kind"), "change", lambda _event: page.readings.kind_changed())
+on(by_id("reading-add"), "click", lambda _event: page.readings.add())
+on(by_id("reading-take"), "click", lambda _event: page.readings.paste())
+on(by_id("keep-a"), "click", lambda _event: page.keep(page.whole()))
+on(by_id("swap-a"), "click", lambda _event: page.swap())
+on(by_id("drop-a"), "click", lambda _event: page.keep(""))
+on(by_id("measure-again"), "click", lambda _event: asyncio.create_task(page.guarded(page.measure_again())))
 on(by_id("retry"), "click", lambda _event: page.run())
 for button in document.querySelectorAll("[data-needs-python]"):
     button.disabled = False

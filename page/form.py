@@ -6,7 +6,7 @@ from typing import Any
 from pyscript import document
 from pyscript.ffi import create_proxy
 
-from page import fields, link
+from page import fields, files, link
 from page.combobox import Combobox
 from page.format import count, escape, parameters
 from page.words import FIELDS, label
@@ -30,6 +30,11 @@ FIRST_OF = {
     "interconnect": "interconnect.node",
     "gradient_norms": "gradient_norms.small_batch",
 }
+NO_CONFIG = "Paste the whole content of a config.json: an object that begins with { and ends with }."
+PRINTED = (
+    "This is what print(model) shows, which leaves out what is needed. Paste what print(model.config.to_json_string()) "
+    "shows, or the model's config.json."
+)
 
 
 def _typed_value(value: Any) -> str:
@@ -61,6 +66,9 @@ class Form:
         self.defaults = {key: self._default(box) for key, box in self.inputs.items()}
         for event in ("input", "change"):
             document.addEventListener(event, create_proxy(self._changed))
+        document.getElementById("config-file").addEventListener("change", create_proxy(self._picked))
+        document.addEventListener("dragover", create_proxy(self._dragged))
+        document.addEventListener("drop", create_proxy(self._dropped))
 
     def _default(self, box: Any) -> Any:
         kind = box.getAttribute("data-kind")
@@ -227,18 +235,43 @@ class Form:
         else:
             self._accept(key, None)
 
+    def _picked(self, event: Any) -> None:
+        if event.target.files.length:
+            self._take_file(event.target.files.item(0))
+            event.target.value = ""
+
+    def _dragged(self, event: Any) -> None:
+        # Without this the browser would leave the page for the file.
+        event.preventDefault()
+
+    def _dropped(self, event: Any) -> None:
+        if event.dataTransfer.files.length:
+            event.preventDefault()
+            self._take_file(event.dataTransfer.files.item(0))
+
+    def _take_file(self, file: Any) -> None:
+        """Read a config.json that was chosen or dropped; it stays in the browser."""
+        self.searches["model"].show("config")
+        self._apply_visibility()
+        self.config.closest("details").open = True
+
+        def got(text: str) -> None:
+            self.config.value = text
+            self._pasted(text)
+
+        files.read(file, got, self._refuse_config)
+
+    def _refuse_config(self, message: str) -> None:
+        self.say("config", message, wrong=True)
+        self.on_change(None)
+
     def _pasted(self, text: str) -> None:
         try:
             config = json.loads(text)
         except ValueError:
             config = None
         if not isinstance(config, dict) or not config:
-            self.say(
-                "config",
-                "Paste the whole content of a config.json: an object that begins with { and ends with }.",
-                wrong=True,
-            )
-            self.on_change(None)
+            self._refuse_config(PRINTED if is_printed_model(text) else NO_CONFIG)
             return
         for name in [name for name in self.changes if name == "model" or name.startswith("model.") or name in SHAPES]:
             del self.changes[name]
@@ -384,6 +417,12 @@ class Form:
         }
         for place in document.querySelectorAll("[data-says]"):
             place.textContent = says[place.getAttribute("data-says")]
+
+
+def is_printed_model(text: str) -> bool:
+    """Whether a text is what ``print(model)`` shows."""
+    first = text.strip().partition("\n")[0]
+    return first.endswith("(") and first[:-1].isidentifier()
 
 
 def is_known(key: str) -> bool:

@@ -6,7 +6,7 @@ function, name it in `SECTIONS` and put an element with ``data-section`` of that
 
 from typing import Any
 
-from page import link
+from page import link, sections_take
 from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, signed, significant
 from page.html import fact, more, numbers, shown, table, tag, why
 from page.sections_plan import PLAN_SECTIONS, wanted_line
@@ -113,7 +113,8 @@ def answer(result: dict[str, Any]) -> str:
         )
     else:
         said = tag("strong", f"Micro-batch {largest_text} fits") + f" {setting}.{_next_needs(result)}{band}"
-    return tag("p", said, class_="answer", data_fits="true" if result["fits"] else "false") + wanted_line(result)
+    fits = "true" if result["fits"] else "false"
+    return tag("p", said, class_="answer", data_fits=fits, data_nothing=not largest) + wanted_line(result)
 
 
 def _verdict(result: dict[str, Any]) -> str:
@@ -324,6 +325,9 @@ SECTIONS = {
     "facts": facts,
 }
 SECTIONS.update(PLAN_SECTIONS)
+SECTIONS.update(sections_take.SECTIONS)
+# What takes many evaluations and is asked for after the numbers.
+LATER = ("advice",) + sections_take.LATER
 
 
 # Figures
@@ -342,4 +346,12 @@ def figure(name: str, drawn: dict[str, Any], narrow: "dict[str, Any] | None" = N
     drawing = tag("div", drawn["svg"], class_="drawing" if narrow is None else "drawing wide")
     if narrow is not None:
         drawing += tag("div", narrow["svg"], class_="drawing narrow")
-    return drawing + tag("figcaption", escape(drawn["text"])) + behind
+    save = tag(
+        "button",
+        "Save",
+        type="button",
+        class_="quiet save",
+        data_save_figure=name,
+        aria_label=f"Save figure: {drawn['title']}",
+    )
+    return drawing + tag("figcaption", escape(drawn["text"]), save) + behind

@@ -110,7 +110,7 @@ def accuracy(result: dict[str, Any]) -> str:
     columns = ["Run", "Batch", "Peak, measured", "predicted", "Reserved, measured", "predicted"]
     columns += ["Step, measured", "predicted"]
     rows = [_measured_row(step, f"accuracy.nearest.{index}") for index, step in enumerate(nearest)]
-    listed = table("Measured runs most like this scenario", columns, rows, class_="levers nearest")
+    listed = table("Measured runs most like this scenario", columns, rows, class_="plain nearest")
     conditions = report["conditions"]
     how = f"{conditions['device']}; {conditions['software']}. {conditions['how']}"
     return (
@@ -162,7 +162,7 @@ def calibration(result: dict[str, Any]) -> str:
     return (
         tag("p", tag("strong", "In use."), " ", escape(fit["text"]), class_="fit")
         + numbers(*facts)
-        + table("Your readings", columns, rows, class_="levers")
+        + table("Your readings", columns, rows, class_="plain")
         + tag("p", _button("Clear all readings", data_forget_readings=True))
     )
 
@@ -225,7 +225,7 @@ def comparison(result: dict[str, Any]) -> str:
             for place, value in ((0, here), (1, there))
         ]
         rows.append([title] + cells + [_difference(here, there)])
-    return table("A and B side by side", ["", "A, kept", "B, as it is now", "B against A"], rows, class_="levers sides")
+    return table("A and B side by side", ["", "A, kept", "B, as it is now", "B against A"], rows, class_="plain sides")
 
 
 # Files

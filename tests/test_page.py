@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc import scenario as contract
-from calc.advice import advise
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.planner import plan
+from calc.worker import LATER
 from page import fields, link, sections, words
 from page import format as shown
 from page.html import tag
@@ -53,6 +53,7 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
         "price_per_gpu_hour": 0.5,
         "gradient_norms": {"small_batch": 8, "small_batch_norm": 3, "large_batch": 64, "large_batch_norm": 1.5},
     },
+    {"model": "gpt2", "calibration": [{"batch": 4, "reading": "card", "gib": 8.6}, {"ran": 8, "failed": 40}]},
 )
 PLANNED = 1
 TEXTS = (
@@ -84,8 +85,13 @@ LINKS = (
 
 def results() -> list[dict[str, Any]]:
     answers = [evaluate(scenario) for scenario in SCENARIOS]
-    answers[0]["advice"] = advise(answers[0]["scenario"], evaluate)
     answers[PLANNED]["planner"] = plan(SCENARIOS[PLANNED])
+    for answer, scenario in zip(answers, SCENARIOS, strict=True):
+        for key in sections.LATER:
+            given = (
+                {"scenarios": [scenario, {"model": "gpt2", "precision": "fp32"}]} if key == "comparison" else scenario
+            )
+            answer[key] = LATER[key](given)
     return json.loads(json.dumps(answers))  # type: ignore[no-any-return]
 
 

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calc import collectives, plots
-from calc.advice import advise
+from calc import collectives, plots, worker
+from calc.calibration import SNIPPET
 from calc.catalog import custom, published
 from calc.catalog import gpus as gpu_catalog
 from calc.catalog import models as model_catalog
@@ -194,7 +194,7 @@ def prerender(html: str) -> str:
         The page with every choice, and with the default scenario's result and figures.
     """
     result = evaluate(SCENARIO)
-    result["advice"] = advise(result["scenario"], evaluate)
+    result.update({key: worker.LATER[key](SCENARIO) for key in sections.LATER if key != "comparison"})
     filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
         if f'name="{key}"' in html:
@@ -217,6 +217,9 @@ def prerender(html: str) -> str:
     for name in DRAWN:
         wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
         html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))
+    wide, narrow = (plots.draw("accuracy", SCENARIO, width) for width in (WIDE, NARROW))
+    html = fill(html, "data-built", "accuracy", sections.figure("accuracy", wide, narrow))
+    html = fill(html, "id", "snippet-text", escape(SNIPPET))
     html = fill(html, "id", "article", article())
     html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)
     return re.sub(
