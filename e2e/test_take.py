@@ -48,7 +48,7 @@ def test_files_are_copied_and_downloaded(warm: Page) -> None:
 def test_text_is_selected_where_the_clipboard_is_refused(warm: Page) -> None:
     settled(warm, "")
     warm.locator("#file-loop").evaluate("details => { details.open = true }")
-    warm.evaluate("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
+    warm.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }")
     warm.locator('[data-copy="file-loop-text"]').click()
     expect(warm.locator("#take-said")).to_contain_text("selected")
     assert "MICRO_BATCH" in warm.evaluate("getSelection().toString()")

@@ -37,15 +37,18 @@ def select(element: Any) -> None:
 def copy(element: Any, say: Any) -> None:
     """Copy an element's text, or select it where the browser refuses; `say` gets what happened."""
 
-    def refused(_error: Any) -> None:
+    # MicroPython drops the one argument of a promise that holds nothing.
+    def done(*_: Any) -> None:
+        say("Copied.")
+
+    def refused(*_: Any) -> None:
         select(element)
         say(REFUSED)
 
     try:
-        copying = window.navigator.clipboard.writeText(text_of(element))
-        copying.then(create_proxy(lambda _value: say("Copied.")), create_proxy(refused))
+        window.navigator.clipboard.writeText(text_of(element)).then(create_proxy(done), create_proxy(refused))
     except Exception:
-        refused(None)
+        refused()
 
 
 def download(blob: Any, name: str) -> None:
@@ -54,7 +57,7 @@ def download(blob: Any, name: str) -> None:
     link.href = window.URL.createObjectURL(blob)
     link.download = name
     link.click()
-    document.defaultView.setTimeout(create_proxy(lambda *_: window.URL.revokeObjectURL(link.href)), 1000)
+    window.URL.revokeObjectURL(link.href)
 
 
 def text_blob(text: str, kind: str) -> Any:

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 from pyscript import document, window
-from pyscript.ffi import create_proxy, to_js
+from pyscript.ffi import create_proxy
 
 from page.embedding import SNIPPETS, snippet
+from page.files import by_id, copy, download, text_blob
 from page.format import escape
 from page.html import tag
 
@@ -57,11 +58,6 @@ def read_saved(text: "str | None") -> "list[dict[str, str]]":
     ]
 
 
-def by_id(name: str) -> Any:
-    """The element with this id, or None."""
-    return document.getElementById(name)
-
-
 class Keep:
     """The dialogs for sharing and saving, and the theme's button."""
 
@@ -107,19 +103,10 @@ class Keep:
         by_id("share-snippet").value = snippet(kind, address, self.describe()[1], view=view)
 
     def _copy(self, name: str) -> None:
-        def done(_value: Any) -> None:
-            by_id("share-said").textContent = "Copied."
+        def said(text: str) -> None:
+            by_id("share-said").textContent = text
 
-        def refused(_error: Any) -> None:
-            by_id(name).select()
-            by_id(
-                "share-said"
-            ).textContent = "This browser lets no page copy here: the text is selected, copy it with the keyboard."
-
-        try:
-            window.navigator.clipboard.writeText(by_id(name).value).then(create_proxy(done), create_proxy(refused))
-        except Exception:
-            refused(None)
+        copy(by_id(name), said)
 
     # Save
 
@@ -174,12 +161,7 @@ class Keep:
             by_id("keep-name").focus()
 
     def _export(self, _event: Any) -> None:
-        blob = window.Blob.new(to_js([self._text()]), to_js({"type": "application/json"}))
-        link = document.createElement("a")
-        link.href = window.URL.createObjectURL(blob)
-        link.download = "batch-size-optimizer-scenarios.json"
-        link.click()
-        window.URL.revokeObjectURL(link.href)
+        download(text_blob(self._text(), "application/json"), "batch-size-optimizer-scenarios.json")
 
     def _import(self, event: Any) -> None:
         file = event.target.files.item(0)

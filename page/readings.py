@@ -3,20 +3,14 @@
 import json
 from typing import Any
 
-from pyscript import document
-
 from page import fields
+from page.files import by_id
 
 KEY = "calibration"
 TRIALS = ("ran", "failed")
 LARGEST_BATCH = 100_000_000
 LARGEST_GIB = 100_000
 SMALLEST_GIB = 0.001
-
-
-def by_id(name: str) -> Any:
-    """The element with this id, or None."""
-    return document.getElementById(name)
 
 
 def pasted(text: str) -> "tuple[list[Any], str]":
