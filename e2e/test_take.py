@@ -96,7 +96,7 @@ def test_a_wrong_reading_is_said_and_leaves_the_result(warm: Page) -> None:
     warm.locator("#own-runs summary").click()
     warm.locator("#reading-paste").fill('[{"batch": 4, "reading": "guessed", "gib": 3}]')
     warm.locator("#reading-take").click()
-    expect(warm.locator("#calibration-message")).to_contain_text("reading is one of")
+    expect(warm.locator("#readings-message")).to_contain_text("reading is one of")
     expect(warm.locator("#results")).to_have_attribute("data-scenario", "")
     assert warm.locator("html").get_attribute("data-stale") is None
 

@@ -422,7 +422,9 @@ class Form:
 def is_printed_model(text: str) -> bool:
     """Whether a text is what ``print(model)`` shows."""
     first = text.strip().partition("\n")[0]
-    return first.endswith("(") and first[:-1].isidentifier()
+    return (
+        len(first) > 1 and first.endswith("(") and all(part.isalpha() or part in "0123456789_" for part in first[:-1])
+    )
 
 
 def is_known(key: str) -> bool:

@@ -51,14 +51,14 @@ class Readings:
         return value
 
     def _set(self, readings: "list[Any]") -> None:
-        by_id("calibration-message").textContent = ""
-        by_id("calibration-message").parentElement.classList.remove("wrong")
+        by_id("readings-message").textContent = ""
+        by_id("readings-message").parentElement.classList.remove("wrong")
         self.form.apply({KEY: readings or None})
 
     def refuse(self, message: str) -> None:
         """Say what the calculation has against the readings, and go back to those that it took."""
-        by_id("calibration-message").textContent = message
-        by_id("calibration-message").parentElement.classList.add("wrong")
+        by_id("readings-message").textContent = message
+        by_id("readings-message").parentElement.classList.add("wrong")
         self.form.apply({KEY: self.accepted or None})
 
     def held(self) -> "list[Any]":
