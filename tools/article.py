@@ -135,7 +135,11 @@ def figure(attributes: str) -> str:
     """
     given = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(attributes)}
     name, scenario = given["data-draw"], link.nested(link.read(given["data-scenario"]))
-    drawn = sections.figure(f"article-{name}", plots.draw(name, scenario, WIDTH))
+    example = plots.draw(name, scenario, WIDTH)
+    if "title" in example:
+        # The results have a table of the same figure: their names must differ.
+        example["title"] += ", an example"
+    drawn = sections.figure(f"article-{name}", example)
     if not drawn:
         raise ValueError(f"no figure {name} of {given['data-scenario']}")
     drawn = drawn.replace('<div class="drawing"', '<div class="drawing" tabindex="0"', 1)
