@@ -26,7 +26,7 @@ def draw_accuracy(axes: Axes, _result: Mapping[str, Any], _data: Mapping[str, An
             [getattr(step.peak_allocated_bytes, side) / GIB for step in steps] for side in ("measured", "predicted")
         )
         sizes += [*measured, *predicted]
-        axes.plot(measured, predicted, "o", color=THEME["muted"], alpha=0.45, markersize=5, gid=f"run-{place}")
+        axes.plot(measured, predicted, "o", color=THEME["muted"], alpha=0.3, markersize=5, gid=f"run-{place}")
     ends = (min(sizes) / MARGIN, max(sizes) * MARGIN)
     axes.plot(ends, ends, color=THEME["ink"], linewidth=1, zorder=1)
     for axis, scale, limits in (
@@ -47,7 +47,7 @@ def draw_accuracy(axes: Axes, _result: Mapping[str, Any], _data: Mapping[str, An
             f"{len(every)} measured steps of {len(runs)} runs; on the line, prediction and measurement agree. Half are "
             f"within {spread['median']:.2%}, nine in ten within {spread['high']:.1%}, the worst is off by "
             f"{spread['largest']:.1%}. These runs were known when the calculation was written: others can be further "
-            "off. The runs most like your scenario are in the accent colour."
+            "off. The runs most like your scenario stand out."
         ),
         columns=("Run", "Batch", "Measured (GiB)", "Predicted (GiB)", "Off", "Measured (s)", "Predicted (s)"),
         rows=[

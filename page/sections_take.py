@@ -17,8 +17,8 @@ READINGS = {
 
 
 def _percent(share: float) -> str:
-    """A relative error, as large or small as it is."""
-    return f"{significant(abs(share) * 100, 2)} %"
+    """A relative error; what is smaller than a thousandth says no more than that."""
+    return f"{significant(max(abs(share), 1e-3) * 100, 2)} %"
 
 
 def _signed_percent(share: float) -> str:
@@ -57,9 +57,8 @@ def ways_to_fit(result: dict[str, Any]) -> str:
 def _expected(report: dict[str, Any], name: str) -> str:
     middle, high = report["expect"][name]["median"], report["expect"][name]["high"]
     place = f"accuracy.expect.{name}"
-    return f"{shown(place + '.median', middle, _percent(middle))}, nine in ten within " + shown(
-        place + ".high", high, _percent(high)
-    )
+    half, nine = shown(place + ".median", middle, _percent(middle)), shown(place + ".high", high, _percent(high))
+    return f"{half}, nine in ten within {nine}"
 
 
 def _measured_row(step: dict[str, Any], place: str) -> list[str]:
@@ -82,7 +81,8 @@ def _measured_row(step: dict[str, Any], place: str) -> list[str]:
 def _highlight(runs: "list[int]") -> str:
     """The rule that lifts some runs' points out of the figure, which shows every measured run."""
     chosen = ",".join([f'[id$="-run-{run}"]' for run in runs])
-    rule = "fill:var(--accent)!important;fill-opacity:1!important;stroke-opacity:1!important"
+    colour = "var(--part-logits-and-loss)!important"
+    rule = f"fill:{colour};stroke:{colour};stroke-width:4px;fill-opacity:1!important;stroke-opacity:1!important"
     return tag("style", f'[data-built="{MEASURED_FIGURE}"] :is({chosen}) use ' + "{" + rule + "}")
 
 
@@ -99,7 +99,9 @@ def accuracy(result: dict[str, Any]) -> str:
         else "None of them has this architecture: what is not measured can be further off."
     )
     lead = (
-        f"Expect the tensors\u2019 peak to be right within {_expected(report, 'peak_allocated_bytes')}. So it was on "
+        "Expect the tensors\u2019 peak to be right: half within "
+        + _expected(report, "peak_allocated_bytes")
+        + ". So it was on "
         + shown("accuracy.expect.peak_allocated_bytes.steps", len(nearest), f"{len(nearest)} steps")
         + f" of the {len(runs)} measured runs most like your scenario, highlighted in the figure. {alike}"
     )

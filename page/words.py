@@ -90,6 +90,7 @@ PHASES = (("forward", "forward"), ("backward", "backward"), ("step", "optimizer 
 FIELDS = {
     "model": "Model",
     "model.parameters": "Parameters",
+    "calibration": "Own readings",
     "config": "config.json",
     "gpu": "GPU",
     "sequence_length": "Sequence length",
