@@ -26,7 +26,16 @@ def draw_accuracy(axes: Axes, _result: Mapping[str, Any], _data: Mapping[str, An
             [getattr(step.peak_allocated_bytes, side) / GIB for step in steps] for side in ("measured", "predicted")
         )
         sizes += [*measured, *predicted]
-        axes.plot(measured, predicted, "o", color=THEME["muted"], alpha=0.3, markersize=5, gid=f"run-{place}")
+        axes.plot(
+            measured,
+            predicted,
+            "o",
+            color=THEME["muted"],
+            alpha=0.5,
+            markersize=6.5,
+            markeredgewidth=0,
+            gid=f"run-{place}",
+        )
     ends = (min(sizes) / MARGIN, max(sizes) * MARGIN)
     axes.plot(ends, ends, color=THEME["ink"], linewidth=1, zorder=1)
     for axis, scale, limits in (

@@ -81,9 +81,10 @@ def _measured_row(step: dict[str, Any], place: str) -> list[str]:
 def _highlight(runs: "list[int]") -> str:
     """The rule that lifts some runs' points out of the figure, which shows every measured run."""
     chosen = ",".join([f'[id$="-run-{run}"]' for run in runs])
-    colour = "var(--part-logits-and-loss)!important"
-    rule = f"fill:{colour};stroke:{colour};stroke-width:4px;fill-opacity:1!important;stroke-opacity:1!important"
-    return tag("style", f'[data-built="{MEASURED_FIGURE}"] :is({chosen}) use ' + "{" + rule + "}")
+    place = f'[data-built="{MEASURED_FIGURE}"] '
+    lifted = place + f":is({chosen}) use" + "{fill:var(--part-logits-and-loss)!important;fill-opacity:1!important}"
+    # SVG draws in the document's order: what lies above the chosen points lets them through.
+    return tag("style", place + '[id*="-run-"] use{fill-opacity:.2!important}' + lifted)
 
 
 def accuracy(result: dict[str, Any]) -> str:
