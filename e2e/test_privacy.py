@@ -76,8 +76,9 @@ def use_everything(page: Page, tmp_path: Path) -> None:
     page.locator("#model").press("Enter")
     page.locator("#gpu").fill("3090")
     page.locator("#gpu").press("Enter")
-    for group in page.locator("#scenario details:not([open]) > summary").all():
-        group.click()
+    folded = page.locator("#scenario details:not([open]) > summary").filter(visible=True)
+    while folded.count():
+        folded.first.click()
     page.locator("#sequence_length").fill("1357")
     for key in ("precision", "optimizer", "checkpointing", "attention", "loss", "zero_grad"):
         page.locator(f"#{key}").select_option(index=1)
