@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -330,10 +330,6 @@ class StepMemory:
     activation_share: float = 1.0
     """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
     _allocations: dict[int, Allocation] = field(default_factory=dict, compare=False, hash=False, repr=False)
-
-    def undivided(self) -> StepMemory:
-        """The same step on one GPU that runs the whole model."""
-        return self if self.shares is WHOLE else replace(self, shares=WHOLE, _allocations={})
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage of the log on one GPU."""

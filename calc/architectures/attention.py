@@ -5,7 +5,6 @@ transformers/integrations/sdpa_attention.py and each model's eager_attention_for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calc.replay import ops
@@ -19,13 +18,6 @@ EAGER_RECOMPUTED = "eager-recomputed"
 """Composed attention under selective checkpointing: scores and weights are computed again (Korthikanti et al. 2022)."""
 FLASH_WIDEST_HEAD = 256
 """Widest head of torch's flash kernel (sdp_utils.cpp, check_head_dim_size_flash)."""
-
-
-@dataclass(frozen=True)
-class Mask:
-    """An attention mask that the implementation materializes; ``batched`` where each sample has its own."""
-
-    tensor: Tensor
 
 
 def boolean_mask(tape: Tape, queries: int, keys: int, *, batched: bool = False) -> Tensor:

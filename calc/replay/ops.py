@@ -997,12 +997,8 @@ def math_attention(
     return cast(out, dtype).view(heads.queries, heads.query * heads.value_width)
 
 
-def cross_entropy(logits: Tensor) -> Tensor:
-    """``F.cross_entropy``: log-softmax in the logits' type, fp32 under autocast; backward makes two of that size.
-
-    derivatives.yaml: _log_softmax keeps its output, nll_loss its input. Autocast runs nll_loss in fp32 but leaves
-    log_softmax alone, for cross_entropy_loss names its type (aten/src/ATen/native/LossNLL.cpp).
-    """
+def _log_softmax(logits: Tensor) -> Tensor:
+    """``F.log_softmax`` in its input's type: keeps its output."""
     tape = logits.tape
     out = tape.like(logits)
     tape.kernel([logits], [out])
@@ -1010,12 +1006,22 @@ def cross_entropy(logits: Tensor) -> Tensor:
         tape.saves()
     kept = out.data
 
-    def log_softmax_backward(grad: Tensor) -> Sequence[Tensor | None]:
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(kept)
         tape.kernel([grad, kept], [result])
         return [result]
 
-    out = tape.record(out, [logits], log_softmax_backward)
+    return tape.record(out, [logits], backward)
+
+
+def cross_entropy(logits: Tensor) -> Tensor:
+    """``F.cross_entropy``: log-softmax in the logits' type, fp32 under autocast; backward makes two of that size.
+
+    derivatives.yaml: _log_softmax keeps its output, nll_loss its input. Autocast runs nll_loss in fp32 but leaves
+    log_softmax alone, for cross_entropy_loss names its type (aten/src/ATen/native/LossNLL.cpp).
+    """
+    tape = logits.tape
+    out = _log_softmax(logits)
     if tape.autocast is not None:
         out = cast(out, Dtype.FP32)
     total = tape.empty((1,), Dtype.FP32, batched=False)
@@ -1040,18 +1046,8 @@ def ctc_loss(logits: Tensor, labels: int) -> Tensor:
     """
     tape = logits.tape
     logits = cast(logits, Dtype.FP32)
-    out = tape.like(logits)
-    tape.kernel([logits], [out])
-    if tape.recording and logits.requires_grad:
-        tape.saves()
+    out = _log_softmax(logits)
     kept = out.data
-
-    def log_softmax_backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(kept)
-        tape.kernel([grad, kept], [result])
-        return [result]
-
-    out = tape.record(out, [logits], log_softmax_backward)
     del logits
     forward_variables = tape.empty((kept.shape[0], 2 * labels + 1), Dtype.FP32, batched=True)
     loss = tape.empty((1,), Dtype.FP32, batched=False)
