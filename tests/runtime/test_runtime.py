@@ -44,8 +44,8 @@ def test_a_start_from_the_snapshot_computes_what_the_ordinary_start_computes(che
 
 def test_drawing_takes_no_more_memory_after_the_snapshot() -> None:
     # Memory grows in steps of a fifth of what there is, so one step decides nothing.
-    one_step_bytes = 12_000_000
-    assert run("snapshot")["grown"] <= run("ordinary")["grown"] + one_step_bytes
+    one_step = 1.2
+    assert run("snapshot")["memory"] <= one_step * run("ordinary")["memory"]
 
 
 @pytest.mark.parametrize(
