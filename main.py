@@ -166,7 +166,7 @@ class Page:
                 # Its place is there before it is drawn.
                 place.hidden = not self.result.get(needs)
         by_id("ask-planner").disabled = not (self.figures_loaded and self.result["scenario"].get("global_batch"))
-        for place in self.on_demand():
+        for place in self.on_demand("planner"):
             place.hidden = "planner" not in self.result
 
     async def forget_effect(self, key: str) -> None:
@@ -341,9 +341,9 @@ class Page:
             place.hidden = "svg" not in answer
             self.put(place, f"figure-{name}", sections.figure(name, answer))
 
-    def on_demand(self) -> list[Any]:
-        """The places of the figures that are drawn when asked for."""
-        return [place for place in self.figures.values() if place.hasAttribute("data-on-demand")]
+    def on_demand(self, what: str) -> list[Any]:
+        """The places of the figures that are drawn when a part of the result is asked for."""
+        return [place for place in self.figures.values() if place.getAttribute("data-on-demand") == what]
 
     async def search(self) -> None:
         """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
@@ -358,9 +358,9 @@ class Page:
         self.result["planner"] = answer["value"]
         self.mounts["planner"].parentElement.removeAttribute("data-outdated")
         self.put(self.mounts["planner"], "planner", sections.SECTIONS["planner"](self.result))
-        for place in self.on_demand():
+        for place in self.on_demand("planner"):
             place.hidden = False
-        for place in self.on_demand():
+        for place in self.on_demand("planner"):
             await self.draw_one(place.getAttribute("data-figure"), place, turn, scenario)
 
     async def show_later(self, key: str, turn: int, scenario: str) -> None:
@@ -371,6 +371,8 @@ class Page:
             if not self.kept():
                 self.put(self.mounts[key], key, "")
                 self.mounts[key].removeAttribute("data-pending")
+                for place in self.on_demand(key):
+                    place.hidden = True
                 return
             scenario = json.dumps({"scenarios": [link.nested(link.read(self.kept())), json.loads(scenario)]})
         answer = await self.runtime.ask("later", key, scenario)
@@ -379,6 +381,8 @@ class Page:
             self.put(self.mounts[key], key, sections.SECTIONS[key](self.result))
             self.mounts[key].removeAttribute("data-pending")
             self.show_sections()
+        for place in self.on_demand(key):
+            await self.draw_one(key, place, turn, scenario)
 
     # The scenario kept for comparison
 

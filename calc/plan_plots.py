@@ -9,8 +9,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from calc import convergence, planner
 from calc.catalog import published
+from calc.comparison import compare
 from calc.convergence import tradeoff
-from calc.plots import GIB, THEME, Kind, Words
+from calc.evaluation import evaluate
+from calc.plots import GIB, PARTS, THEME, Kind, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,9 @@ STRATEGY_LABELS: Final = {"ddp": "DDP", "zero1": "ZeRO 1", "zero2": "ZeRO 2", "z
 # Of the smallest text in these figures, so that long titles break instead of leaving a narrow one.
 LEGEND_LETTERS_PER_INCH: Final = 12
 SERIES_MARKERS: Final = "osD^vP*X<>"
+PART_HATCHES: Final = dict(zip(PARTS, ("", "//", "\\\\", "..", "xx", "--", "||", "++", "oo", "**"), strict=True))
+LEGEND_OF_FOUR_INCHES: Final = 4.5
+SCENARIO_LETTERS: Final = "ABCDEFGH"
 
 
 def _short(value: float, _position: object = None) -> str:
@@ -286,6 +291,75 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     return Words(f"Plans: time against {against}", text, columns, rows)
 
 
+def side_by_side(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Compare ``given["scenarios"]``; there is nothing to draw where one of them has no answer."""
+    found = compare(given.get("scenarios") or [], evaluate)
+    return found, {"answered": not any("error" in row for row in found["rows"])}
+
+
+def draw_comparison(axes: Axes, found: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+    """Draw each scenario's memory part by part beside its card's limit, with its largest batch and its speed."""
+    rows = found["rows"]
+    names = SCENARIO_LETTERS[: len(rows)]
+    lefts = [0.0] * len(rows)
+    for family in PARTS:
+        sizes = [
+            sum(size for part, size in row["components"].items() if part.partition(".")[0] == family) / GIB
+            for row in rows
+        ]
+        if not any(sizes):
+            continue
+        axes.barh(
+            range(len(rows)),
+            sizes,
+            left=lefts,
+            height=0.5,
+            color=THEME[f"part-{family.replace('_', '-')}"],
+            edgecolor=THEME["ink"],
+            linewidth=0.6,
+            hatch=PART_HATCHES[family],
+            label=family.replace("_", " ").capitalize(),
+        )
+        lefts = [left + size for left, size in zip(lefts, sizes, strict=True)]
+    table = []
+    for place, (name, row) in enumerate(zip(names, rows, strict=True)):
+        axes.vlines(row["limit_bytes"] / GIB, place - 0.38, place + 0.38, color=THEME["over"], linewidth=2)
+        rate = row["samples_per_second"]
+        speed = f", {rate:,.3g} samples a second" if rate else ""
+        said = f"micro-batch {row['micro_batch']:,} of at most {row['max_micro_batch']:,}{speed}"
+        axes.annotate(
+            said,
+            (0, place - 0.28),
+            (2, 3),
+            textcoords="offset points",
+            va="bottom",
+            fontsize="small",
+            bbox={"facecolor": THEME["card"], "edgecolor": "none", "pad": 0.5},
+        )
+        table.append(
+            (
+                name,
+                f"{row['micro_batch']:,}",
+                f"{row['max_micro_batch']:,}",
+                f"{row['peak_allocated_bytes'] / GIB:,.2f}",
+                f"{row['limit_bytes'] / GIB:,.2f}",
+                f"{rate:,.4g}" if rate else "not known",
+            )
+        )
+    axes.set_yticks(range(len(rows)), list(names))
+    axes.set_ylim(len(rows) - 0.5, -0.75)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("GiB at the peak; the upright line is what the card leaves to tensors")
+    wide = axes.figure.bbox.width / axes.figure.dpi >= LEGEND_OF_FOUR_INCHES
+    axes.figure.legend(loc="outside upper center", ncols=4 if wide else 2, fontsize="x-small")
+    text = " ".join(
+        f"{row[0]} takes {row[3]} of {row[4]} GiB at micro-batch {row[1]}; {row[2]} would fit." for row in table
+    )
+    columns = ("Scenario", "Micro-batch", "Largest that fits", "GiB at the peak", "Usable, GiB", "Samples a second")
+    return Words("Scenarios side by side", text, columns, table)
+
+
 PLAN_FIGURES: Final = {
     "tradeoff": Kind(draw_tradeoff, 320, "convergence"),
     "quality": Kind(draw_quality, 320, "convergence"),
@@ -293,5 +367,6 @@ PLAN_FIGURES: Final = {
     "strategies": Kind(draw_strategies, 260, "scaling"),
     "plans-headroom": Kind(draw_headroom, 300, "plan"),
     "plans-cost": Kind(draw_cost, 300, "plan"),
+    "comparison": Kind(draw_comparison, 260, "answered", side_by_side),
 }
 """The plan's figures by name."""

@@ -272,13 +272,21 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
     )
 
 
+def _of_one_scenario(scenario: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return evaluate(scenario), curves(scenario)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A figure: what fills its axes, its height in pixels, and the curves or part of the result that it must have."""
+    """A figure: what fills its axes, its height in pixels, and the curves or part of the result that it must have.
+
+    ``answer`` gives the result and the curves, where they are not those of one scenario.
+    """
 
     fill: Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words]
     height: int
     needs: str | None = None
+    answer: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]] = _of_one_scenario
 
 
 FIGURES: Final = {
@@ -345,7 +353,7 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
         Where the scenario is wrong.
     """
     kind = _kind(name)
-    result, data = evaluate(scenario), curves(scenario)
+    result, data = kind.answer(scenario)
     if kind.needs and not (data.get(kind.needs) or result.get(kind.needs)):
         return {}
     with mpl.rc_context(STYLE):

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from calc.catalog import models
 from calc.evaluation import evaluate
 from calc.export import exports_of
-from e2e.driver import choose, show, until, value
+from e2e.driver import START_MILLISECONDS, choose, show, until, value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +110,9 @@ def test_two_scenarios_stand_side_by_side(warm: Page) -> None:
     expect(sides).to_contain_text("Every block")
     assert value(warm, "comparison.rows.0.max_micro_batch") == str(evaluate(DEFAULT)["max_micro_batch"])
     assert value(warm, "comparison.rows.1.max_micro_batch") == value(warm, "max_micro_batch")
+    drawn = warm.locator('[data-figure="comparison"]')
+    expect(drawn.locator("svg").first).to_be_visible(timeout=START_MILLISECONDS)
+    expect(drawn.locator("figcaption")).to_contain_text("B takes")
     kept = warm.url
     assert "compare=" in kept
     now = value(warm, "max_micro_batch")
@@ -118,6 +121,7 @@ def test_two_scenarios_stand_side_by_side(warm: Page) -> None:
     assert warm.locator("#checkpointing").input_value() == "none"
     warm.locator("#drop-a").click()
     expect(sides).to_have_count(0)
+    expect(drawn).to_be_hidden()
 
 
 def test_nothing_fits_names_the_nearest_ways(warm: Page) -> None:

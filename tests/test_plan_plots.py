@@ -66,13 +66,27 @@ def test_speed_up_and_strategies() -> None:
 
 @pytest.mark.parametrize("name", plan_plots.PLAN_FIGURES)
 def test_every_figure_is_drawn_by_its_name(name: str) -> None:
-    drawn = plots.draw(name, TEXT, 640)
+    given = {"scenarios": [TEXT, IMAGES]} if name == "comparison" else TEXT
+    drawn = plots.draw(name, given, 640)
     assert drawn["svg"].startswith("<svg")
     assert drawn["table"]["columns"]
 
 
 def test_one_gpu_has_no_speed_up() -> None:
     assert plots.draw("speed-up", IMAGES, 640) == {}
+
+
+def test_scenarios_side_by_side_show_each_ones_own_numbers() -> None:
+    drawn = plots.draw("comparison", {"scenarios": [TEXT, IMAGES]}, 640)
+    for row, given in zip(drawn["table"]["rows"], (TEXT, IMAGES), strict=True):
+        result = evaluate(given)
+        assert row[2] == f"{result['max_micro_batch']:,}"
+        assert row[3] == f"{result['memory']['peak_allocated_bytes'] / 2**30:,.2f}"
+    assert "B takes" in drawn["text"]
+
+
+def test_a_scenario_without_an_answer_is_not_drawn() -> None:
+    assert plots.draw("comparison", {"scenarios": [TEXT, {"model": "no-such-model"}]}, 640) == {}
 
 
 @pytest.mark.parametrize("against", ["headroom", "cost"])
