@@ -221,7 +221,7 @@ def _overwrite_spans(x: Tensor, value: Parameter) -> Tensor:
         tape.kernel([grad], [result])
         return [result, tape.like(operand)]
 
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x, operand], backward)
+    return tape.record(x.data, [x, operand], backward)
 
 
 class Wav2Vec2:

@@ -46,16 +46,23 @@ def copy(x: Tensor) -> Tensor:
     return tape.record(out, [x], lambda grad: [grad])
 
 
-def transposed(x: Tensor) -> Tensor:
-    """A view whose gradient comes back in another layout and is made contiguous before its use."""
+def _elementwise(out: Tensor, x: Tensor, *kept: Tensor) -> Tensor:
+    """Record ``out`` as element for element of ``x``: its gradient a new tensor from the incoming one and ``kept``."""
     tape = x.tape
+    if kept and tape.recording and x.requires_grad:
+        tape.saves()
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        out = tape.like(grad)
-        tape.kernel([grad], [out])
-        return [out]
+        result = tape.like(grad)
+        tape.kernel([grad, *kept], [result])
+        return [result]
 
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+    return tape.record(out, [x], backward)
+
+
+def transposed(x: Tensor) -> Tensor:
+    """A view whose gradient comes back in another layout and is made contiguous before its use."""
+    return _elementwise(x.data, x)
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
@@ -89,7 +96,7 @@ def add_inplace(a: Tensor, b: Tensor) -> Tensor:
     """``a += b``."""
     tape = a.tape
     tape.kernel([a, b], [a])
-    return tape.record(Tensor(a.storage, a.shape, a.dtype, a.batched), [a, b], lambda grad: [grad, grad])
+    return tape.record(a.data, [a, b], lambda grad: [grad, grad])
 
 
 def scale(x: Tensor) -> Tensor:
@@ -97,26 +104,14 @@ def scale(x: Tensor) -> Tensor:
     tape = x.tape
     out = tape.like(x)
     tape.kernel([x], [out])
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return _elementwise(out, x)
 
 
 def scale_inplace(x: Tensor) -> Tensor:
     """``x *= number`` or ``x /= number``: keeps nothing."""
     tape = x.tape
     tape.kernel([x], [x])
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+    return _elementwise(x.data, x)
 
 
 def shift(x: Tensor) -> Tensor:
@@ -283,15 +278,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     out = tape.like(x)
     mask = tape.like(x, Dtype.BOOL)
     tape.kernel([x], [out, mask])
-    if tape.recording and x.requires_grad:
-        tape.saves()
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad, mask], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return _elementwise(out, x, mask)
 
 
 def dropout_inplace(x: Tensor, probability: float) -> Tensor:
@@ -301,15 +288,7 @@ def dropout_inplace(x: Tensor, probability: float) -> Tensor:
     tape = x.tape
     noise = tape.like(x)
     tape.kernel([x, noise], [x])
-    if tape.recording and x.requires_grad:
-        tape.saves()
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad, noise], [result])
-        return [result]
-
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+    return _elementwise(x.data, x, noise)
 
 
 def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Tensor:
@@ -578,15 +557,7 @@ def where(condition: Tensor, x: Tensor) -> Tensor:
     tape = x.tape
     out = tape.like(x)
     tape.kernel([x, condition], [out])
-    if tape.recording and x.requires_grad:
-        tape.saves()
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad, condition], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return _elementwise(out, x, condition)
 
 
 def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -632,15 +603,7 @@ def fill_inplace(x: Tensor, mask: Tensor) -> Tensor:
     """``masked_fill_``: keeps the mask, the gradient is a new tensor."""
     tape = x.tape
     tape.kernel([mask], [x])
-    if tape.recording and x.requires_grad:
-        tape.saves()
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad, mask], [result])
-        return [result]
-
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+    return _elementwise(x.data, x, mask)
 
 
 def grouped_product(x: Tensor, w: Tensor, columns: int) -> Tensor:
@@ -1191,16 +1154,7 @@ def activation_inplace(x: Tensor) -> Tensor:
     """``ReLU(inplace=True)`` and its kin that keep their output: no new memory forward, a gradient backward."""
     tape = x.tape
     tape.kernel([x], [x])
-    if tape.recording and x.requires_grad:
-        tape.saves()
-    kept = x.data
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.like(grad)
-        tape.kernel([grad, kept], [result])
-        return [result]
-
-    return tape.record(Tensor(x.storage, x.shape, x.dtype, x.batched), [x], backward)
+    return _elementwise(x.data, x, x.data)
 
 
 def pooled(
