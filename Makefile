@@ -34,7 +34,7 @@ serve: $(SITE)
 	$(BIN)/python -m tools.serve _site --port $(PORT)
 
 test: $(SITE) $(CACHE)/browser.stamp check
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --durations 15
 
 bench: $(SITE) $(CACHE)/browser.stamp
 	$(BIN)/python -m bench
