@@ -9,6 +9,7 @@ from calc import accumulation, outlook
 from calc.batch import Band, band
 from calc.breakdown import components
 from calc.calibration import calibrated
+from calc.explanations import explanations
 from calc.memory import StepMemory, step_memory
 from calc.replay.tape import Phase
 from calc.scenario import Scenario, ZeroGrad, parse
@@ -88,7 +89,8 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "plan": plan,
         "calibration": calibration,
     }
-    return result | _outlook(scenario, memory, result)
+    result |= _outlook(scenario, memory, result)
+    return result | {"explanations": explanations(scenario, memory, result)}
 
 
 def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -47,12 +47,20 @@ def step_times(scenario: Scenario, step: ReplayedStep, micro_batches: Iterable[i
     return known if len(known) == len(times) else None
 
 
-def utilization(scenario: Scenario, step: ReplayedStep, samples: int, passes: int, seconds: float) -> float | None:
-    """Model FLOPs utilization of a step of ``samples`` in ``passes`` micro-batches."""
+def useful_operations(scenario: Scenario, step: ReplayedStep, samples: int, passes: int) -> tuple[int, float] | None:
+    """Operations of a step of ``samples`` in ``passes`` micro-batches, recomputed ones not counted, and the peak rate.
+
+    The rate is the data sheet's, in operations a second; None for a card given by its size alone.
+    """
     card = scenario.gpu.catalog
     if card is None:
         return None
-    machine = _machine(card)
     per_sample, fixed = model_flops(step.profile)
     itemsize = {Precision.FP32: 4, Precision.TF32: 4, Precision.FP8: 1}.get(scenario.precision, 2)
-    return mfu(per_sample * samples + fixed * passes, seconds, machine.peak(itemsize, str(scenario.precision)))
+    return per_sample * samples + fixed * passes, _machine(card).peak(itemsize, str(scenario.precision))
+
+
+def utilization(scenario: Scenario, step: ReplayedStep, samples: int, passes: int, seconds: float) -> float | None:
+    """Model FLOPs utilization of a step of ``samples`` in ``passes`` micro-batches."""
+    work = useful_operations(scenario, step, samples, passes)
+    return mfu(work[0], seconds, work[1]) if work else None
