@@ -137,7 +137,7 @@ class Page:
         """Put a result on the page."""
         before, self.result = self.result, result
         for name, place in self.mounts.items():
-            if name in sections.LATER:
+            if name in sections.LATER + sections.LAST:
                 place.setAttribute("data-pending", "")
             elif name in ON_DEMAND and name in before and result["scenario"].get("global_batch"):
                 # What was asked for stays, and says that it is of an earlier scenario.
@@ -333,6 +333,22 @@ class Page:
             if turn == self.latest:
                 mark("app:ready")
                 app("ready")
+                await self.ask_cards(turn, scenario)
+
+    async def ask_cards(self, turn: int, scenario: str) -> None:
+        """Find out what other cards take, one at a time: the worker answers other questions in between."""
+        rows: list[Any] = []
+        done, of = 0, 1
+        while done < of:
+            wanted = json.dumps({"scenario": json.loads(scenario), "first": done, "count": 1})
+            answer = await self.runtime.ask("later", "fits_on", wanted)
+            if turn != self.latest or not answer["ok"]:
+                return
+            rows += answer["value"]["rows"]
+            done, of = answer["value"]["done"], answer["value"]["of"]
+        self.result["fits_on"] = rows
+        self.put(self.mounts["fits_on"], "fits_on", sections.fits_on(self.result))
+        self.mounts["fits_on"].removeAttribute("data-pending")
 
     async def draw_one(self, name: str, place: Any, turn: int, scenario: str) -> None:
         """Draw a figure, unless a newer scenario came meanwhile."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from calc import accuracy
 from calc.advice import advise, ways_to_fit
+from calc.cards import some_cards
 from calc.catalog import published
 from calc.comparison import compare
 from calc.errors import ScenarioError
@@ -38,6 +39,7 @@ LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
         "speeds": published.training_speeds(),
         "critical_batches": published.critical_batches(),
     },
+    "fits_on": some_cards,
     "comparison": lambda given: compare(given.get("scenarios") or [], evaluate_scenario),
     "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),
 }

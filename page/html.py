@@ -1,6 +1,8 @@
 """HTML as text: one function, so that every attribute is quoted and no tag is left open."""
 
-from page.format import escape
+from typing import Any
+
+from page.format import at, escape
 
 VOID = ("input", "br", "hr", "img")
 
@@ -29,14 +31,59 @@ def shown(path: str, raw: object, text: str) -> str:
     return tag("data", escape(text), data_result=path, data_value=value, value=value)
 
 
-def fact(title: str, html: str, *, hint: "str | None" = None, peak: bool = False) -> str:
+def fact(title: str, html: str, *, peak: bool = False) -> str:
     """One number under its name, for a list of the class ``numbers``."""
-    return tag("div", tag("dt", escape(title), title=hint), tag("dd", html), class_="peak" if peak else None)
+    return tag("div", tag("dt", escape(title)), tag("dd", html), class_="peak" if peak else None)
 
 
 def numbers(*facts: str) -> str:
     """A row of facts."""
     return tag("dl", *facts, class_="numbers")
+
+
+def cited(text: str) -> str:
+    """A source as HTML: what can be looked up is a link."""
+    if text.startswith("https://"):
+        return tag("a", escape(text), href=text, rel="noreferrer")
+    said, *papers = text.split("arXiv:")
+    out = escape(said)
+    for rest in papers:
+        end = 0
+        while end < len(rest) and (rest[end].isdigit() or (rest[end] == "." and rest[end + 1 : end + 2].isdigit())):
+            end += 1
+        number = rest[:end]
+        named = "arXiv:" + number
+        out += tag("a", named, href="https://arxiv.org/abs/" + number, rel="noreferrer") if number else named
+        out += escape(rest[end:])
+    return out
+
+
+def source(text: str) -> str:
+    """A source behind what it is for."""
+    return tag("span", cited(text), class_="source")
+
+
+def explained(result: "dict[str, Any]", path: str, text: str, where: str = "") -> str:
+    """A result on the page that opens its formula, the formula with its values, and its source.
+
+    `where` tells places apart that show the same number.
+    """
+    value = at(result, path)
+    return explaining(result, path, text if value is None else shown(path, value, text), where)
+
+
+def explaining(result: "dict[str, Any]", path: str, html: str, where: str = "") -> str:
+    """HTML that opens the explanation under `path`, where the result has one."""
+    known = result["explanations"].get(path)
+    if not known:
+        return html
+    rows = (
+        ("Formula", escape(known["formula"])),
+        ("Here", escape(known["values"])),
+        ("Source", cited(known["source"])),
+    )
+    lines = [tag("span", tag("span", title, class_="term"), " ", said, class_="line") for title, said in rows]
+    return why(f"{where}{path.replace('.', '-')}", html, "".join(lines))
 
 
 def why(name: str, html: str, explanation: str) -> str:

@@ -7,8 +7,8 @@ function, name it in `SECTIONS` and put an element with ``data-section`` of that
 from typing import Any
 
 from page import link, sections_take
-from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, signed, significant
-from page.html import fact, more, numbers, shown, table, tag, why
+from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, percent, signed, significant
+from page.html import cited, explained, explaining, fact, more, numbers, shown, source, table, tag
 from page.sections_plan import PLAN_SECTIONS, wanted_line
 from page.words import FIELDS, PHASES, label
 
@@ -40,8 +40,8 @@ def shape(result: dict[str, Any]) -> str:
 def model_name(result: dict[str, Any]) -> str:
     """The model's name, its size behind it where the name does not say it."""
     name: str = result["model"]["name"]
-    size = parameters(result["parameters"])
-    return name if "(" in name or size in name else f"{name} ({size})"
+    says_size = any(word[0].isdigit() and word[-1] in "BM" for word in name.replace("-", " ").split())
+    return name if "(" in name or says_size else f"{name} ({parameters(result['parameters'])})"
 
 
 def card_name(result: dict[str, Any]) -> str:
@@ -55,66 +55,58 @@ def card_name(result: dict[str, Any]) -> str:
 
 def _setting(result: dict[str, Any]) -> str:
     precision = label("precision", result["scenario"]["precision"])
-    return escape(f"{model_name(result)}{shape(result)} in {precision} on {card_name(result)}")
+    return escape(f"{model_name(result)}{shape(result)}, {precision}, on {card_name(result)}")
 
 
 def _next_needs(result: dict[str, Any]) -> str:
     needs = result.get("next_needs_bytes")
     if needs is None:
-        return ""
+        return "."
     following = count(result["max_micro_batch"] + 1)
-    return f" {following} would need {shown('next_needs_bytes', needs, gib(needs))} more."
+    return f"; {following} would need {explained(result, 'next_needs_bytes', gib(needs))} more."
 
 
 def _band(result: dict[str, Any]) -> str:
     safe, optimistic = result.get("max_micro_batch_safe"), result.get("max_micro_batch_optimistic")
     if safe is None or optimistic is None:
         return ""
-    safe_text = why(
-        "safe",
-        "Safe " + shown("max_micro_batch_safe", safe, count(safe)),
-        "Fits even if the run needs as much more than the model says as the runs we compared with needed at worst.",
-    )
-    optimistic_text = why(
-        "optimistic",
+    safe_text = explaining(result, "max_micro_batch_safe", "Safe " + shown("max_micro_batch_safe", safe, count(safe)))
+    optimistic_text = explaining(
+        result,
+        "max_micro_batch_optimistic",
         "optimistic " + shown("max_micro_batch_optimistic", optimistic, count(optimistic)),
-        "May fit if the run needs as much less than the model says as the runs we compared with needed at best.",
     )
     return " " + tag("span", f"{safe_text}, {optimistic_text}.", class_="band")
 
 
 def answer(result: dict[str, Any]) -> str:
-    """Does it fit? One sentence."""
+    """Does it fit? The answer in large, then what it is about."""
     largest, chosen = result["max_micro_batch"], result["micro_batch"]
     reserved, limit = result["memory"]["peak_reserved_bytes"], result["memory"]["limit_bytes"]
-    setting, band = _setting(result), _band(result)
     chosen_text = shown("micro_batch", chosen, count(chosen))
-    largest_text = why(
-        "largest",
-        shown("max_micro_batch", largest, count(largest)),
-        "The largest micro-batch whose peak, as the allocator reserves it, stays within the "
-        f"{gib(limit)} that the card leaves to it. Found by replaying a training step at growing sizes.",
-    )
+    needs = explained(result, "memory.peak_reserved_bytes", gib(reserved), "answer-")
+    usable = explained(result, "memory.limit_bytes", gib(limit), "answer-")
+    band = _band(result)
     if not largest:
-        said = (
-            tag("strong", "Nothing fits yet.")
-            + f" {setting}: micro-batch {chosen_text} needs {gib(reserved)}, and {gib(limit)} can be used:"
-            + f" {largest_text} samples fit."
-        )
+        nothing = explained(result, "max_micro_batch", "Nothing")
+        said = tag("strong", f"{nothing} fits yet")
+        samples = "one sample needs" if chosen == 1 else f"{chosen_text} samples need"
+        said += f": {samples} {needs}, and {usable} can be used."
+        band = ""
     elif chosen > largest:
-        said = (
-            tag("strong", f"Micro-batch {chosen_text} does not fit")
-            + f" {setting}: it needs {gib(reserved - limit)} more than the card leaves. {largest_text} fits.{band}"
-        )
+        largest_text = explained(result, "max_micro_batch", count(largest))
+        said = tag("strong", f"Micro-batch {chosen_text} does not fit") + f"; {largest_text} does."
+        band = f" {chosen_text} needs {needs}, and {usable} can be used.{band}"
     elif chosen < largest:
-        said = (
-            tag("strong", f"Micro-batch {chosen_text} fits")
-            + f" {setting}; up to {largest_text} would.{_next_needs(result)}{band}"
-        )
+        largest_text = explained(result, "max_micro_batch", count(largest))
+        said = tag("strong", f"Micro-batch {chosen_text} fits") + f"; up to {largest_text} would."
     else:
-        said = tag("strong", f"Micro-batch {largest_text} fits") + f" {setting}.{_next_needs(result)}{band}"
+        largest_text = explained(result, "max_micro_batch", count(largest))
+        said = tag("strong", f"Micro-batch {largest_text} fits") + _next_needs(result)
     fits = "true" if result["fits"] else "false"
-    return tag("p", said, class_="answer", data_fits=fits, data_nothing=not largest) + wanted_line(result)
+    about = tag("span", f"{_setting(result)}.{band}", class_="about")
+    said = tag("span", said, class_="said")
+    return tag("p", f"{said} {about}", class_="answer", data_fits=fits, data_nothing=not largest) + wanted_line(result)
 
 
 def _verdict(result: dict[str, Any]) -> str:
@@ -148,9 +140,9 @@ def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
         said.append(signed(gib(needed), needed))
     old, new = before.get("samples_per_second"), after.get("samples_per_second")
     if old and new:
-        percent = round((new / old - 1) * 100)
-        if percent:
-            said.append(f"{signed(count(percent), percent)} % speed")
+        faster = round((new / old - 1) * 100)
+        if faster:
+            said.append(f"{signed(count(faster), faster)} % speed")
     return ", ".join(said)
 
 
@@ -162,11 +154,22 @@ def _family(identifier: str) -> str:
     return identifier.partition(".")[0]
 
 
+# Narrower pieces of the bar have no room for their name.
+NAMED_SHARE = 0.13
+
+
+def _taken_bytes(result: dict[str, Any]) -> int:
+    """What the allocator holds: where the step fits only because cached memory is given back, no more than there is."""
+    memory = result["memory"]
+    reserved: int = memory["peak_reserved_bytes"]
+    return min(reserved, memory["limit_bytes"]) if result["fits"] else reserved
+
+
 def _bar_pieces(result: dict[str, Any]) -> list[tuple[str, str, int]]:
     """What lies on the card, in order: its name for colour and link, its label, its bytes."""
     memory = result["memory"]
     pieces = [(part["id"], part["label"], part["bytes"]) for part in memory["components"]]
-    pieces.append(("slack", "Reserved, not used", memory["peak_reserved_bytes"] - memory["peak_allocated_bytes"]))
+    pieces.append(("slack", "Reserved, not used", _taken_bytes(result) - memory["peak_allocated_bytes"]))
     pieces.append(("context", "CUDA context, other processes", memory["process_bytes"] - memory["peak_reserved_bytes"]))
     return pieces
 
@@ -174,12 +177,17 @@ def _bar_pieces(result: dict[str, Any]) -> list[tuple[str, str, int]]:
 def bar(result: dict[str, Any]) -> str:
     """The card as a bar, its parts in order, what does not fit beyond its end."""
     card, process = result["gpu"]["memory_bytes"], result["memory"]["process_bytes"]
-    scale, over = max(card, process), process - card
+    given_back = result["memory"]["peak_reserved_bytes"] - _taken_bytes(result)
+    taken = process - given_back
+    scale, over = max(card, taken), taken - card
     end = f"inset-inline-start:{fixed(card * 100, scale, 3)}%"
     pieces = [
         tag(
             "li",
             tag("span", escape(f"{title}: {gib(size)}"), class_="tip"),
+            tag("span", escape(title), " ", tag("b", gib(size)), class_="name", aria_hidden="true")
+            if size > NAMED_SHARE * scale
+            else "",
             class_=f"part part-{_family(name)}",
             style=f"flex-basis:{fixed(size * 100, scale, 3)}%",
         )
@@ -189,16 +197,19 @@ def bar(result: dict[str, Any]) -> str:
     if over > 0:
         pieces.append(tag("li", class_="overflow", style=end, aria_hidden="true"))
     pieces.append(tag("li", class_="end", style=end, aria_hidden="true"))
-    said = f"{shown('memory.process_bytes', process, gib(process))} of {shown('gpu.memory_bytes', card, gib(card))}"
-    said += ": " + tag("strong", f"{gib(over)} too much") if over > 0 else f", {gib(-over)} free"
+    process_text = explained(result, "memory.process_bytes", gib(process), "bar-")
+    card_text = explained(result, "gpu.memory_bytes", gib(card), "bar-")
+    if over > 0:
+        said = f"{process_text} of {card_text}: " + tag("strong", f"{gib(over)} too much")
+    elif given_back > 0:
+        said = (
+            f"{card_text}, filled to the brim: PyTorch would keep {gib(given_back)} more in its cache, {process_text} "
+            "in all, and gives that back to fit, which costs a little time."
+        )
+    else:
+        said = f"{process_text} of {card_text}, {gib(-over)} free"
     parts_list = tag("ul", *pieces, class_="bar", aria_label="Memory of the card, part by part")
     return parts_list + tag("p", said, class_="bar-said")
-
-
-def _source(source: str) -> str:
-    if source.startswith("https://"):
-        return tag("a", escape(source), href=source, rel="noreferrer")
-    return escape(source)
 
 
 def _part(part: dict[str, Any], index: int, total: int) -> str:
@@ -214,7 +225,7 @@ def _part(part: dict[str, Any], index: int, total: int) -> str:
         ("With this scenario's values", escape(part["values"])),
         ("Of it", ", ".join(f"{escape(piece['label'])} {gib(piece['bytes'])}" for piece in part["parts"])),
         ("Exactly", f"{count(size)} bytes"),
-        ("Source", _source(part["source"])),
+        ("Source", cited(part["source"])),
     )
     rows = [tag("dt", title) + tag("dd", html) for title, html in explained if html]
     return more(f"part-{name}", head, tag("dl", *rows), class_="part-row" if size else "part-row none")
@@ -228,18 +239,18 @@ def parts(result: dict[str, Any]) -> str:
     phases = [
         fact(
             f"Peak in {words}",
-            shown(f"memory.phases.{name}", memory["phases"][name], gib(memory["phases"][name])),
+            explained(result, f"memory.phases.{name}", gib(memory["phases"][name])),
             peak=name == phase,
         )
         for name, words in PHASES
     ]
     totals = [
-        fact(title, shown(path, at(result, path), gib(at(result, path))), hint=hint)
-        for path, title, hint in (
-            ("memory.peak_allocated_bytes", "Tensors at the peak", "As torch.cuda.max_memory_allocated() counts them"),
-            ("memory.peak_reserved_bytes", "Reserved", "What the caching allocator takes from the card for them"),
-            ("memory.process_bytes", "Process", "That and what the allocator cannot use, as nvidia-smi shows it"),
-            ("memory.limit_bytes", "Usable", "What the card leaves to the allocator"),
+        fact(title, explained(result, path, gib(at(result, path))))
+        for path, title in (
+            ("memory.peak_allocated_bytes", "Tensors at the peak"),
+            ("memory.peak_reserved_bytes", "Reserved by PyTorch"),
+            ("memory.process_bytes", "Whole process"),
+            ("memory.limit_bytes", "Usable on the card"),
         )
     ]
     where = f"The peak is {memory['peak_instant']}."
@@ -249,13 +260,18 @@ def parts(result: dict[str, Any]) -> str:
 # What to change, and how to go on
 
 
+LEVERS_SHOWN = 6
+
+
 def _lever(lever: dict[str, Any], index: int) -> list[str]:
     place = f"advice.{index}"
     largest, gained, saved = lever["max_micro_batch"], lever["batch_gained"], lever["saved_bytes"]
     ratio = lever["speed_ratio"]
-    percent = 0 if ratio is None else round((ratio - 1) * 100)
-    faster = f"{signed(count(percent), percent)} %" if percent else "same"
-    risk = tag("small", f"{escape(lever['risk'])} {tag('span', escape(lever['source']), class_='source')}")
+    gain = 0 if ratio is None else round((ratio - 1) * 100)
+    faster = f"{signed(count(gain), gain)} %" if gain else "same"
+    if ratio is not None and ratio >= 2:
+        faster = f"{significant(ratio, 2)} {TIMES}"
+    risk = tag("small", f"{escape(lever['risk'])} {source(lever['source'])}")
     return [
         escape(lever["label"]) + risk,
         shown(
@@ -284,9 +300,37 @@ def advice(result: dict[str, Any]) -> str:
     helps = [lever["batch_gained"] > 0 or lever["saved_bytes"] > 0 for lever in levers]
     rows = [_lever(lever, index) for index, lever in enumerate(levers) if helps[index]]
     rest = ", ".join(lever["label"] for index, lever in enumerate(levers) if not helps[index])
-    columns = ["Change", "Largest batch", "Memory", "Speed at it", tag("span", "Apply", class_="visually-hidden")]
-    listed = table("Changes and what they buy", columns, rows, class_="levers") if rows else ""
+    columns = ["Change", "Largest batch", "Memory", "Speed", tag("span", "Apply", class_="visually-hidden")]
+    listed = table("Changes and what they buy", columns, rows[:LEVERS_SHOWN], class_="levers") if rows else ""
+    if rows[LEVERS_SHOWN:]:
+        others = table("More changes", columns, rows[LEVERS_SHOWN:], class_="levers")
+        listed += more("more-levers", f"{count(len(rows) - LEVERS_SHOWN)} more that gain less", others, class_="more")
     return listed + (tag("p", escape(f"Tried too, without gain here: {rest}."), class_="rest") if rest else "")
+
+
+def fits_on(result: dict[str, Any]) -> str:
+    """Which card would do? The largest micro-batch on others, each to be taken at once."""
+    tiles = []
+    for row in result.get("fits_on") or []:
+        largest = row.get("max_micro_batch")
+        here = row["gpu"] == result["gpu"]["id"]
+        said = "not in this precision" if largest is None else count(largest) if largest else "none"
+        tiles.append(
+            tag(
+                "li",
+                tag(
+                    "button",
+                    tag("span", escape(row["name"])),
+                    tag("b", said),
+                    type="button",
+                    class_="card" if largest else "card none",
+                    disabled=here,
+                    title=row.get("reason"),
+                    data_apply=link.write({"gpu": row["gpu"]}),
+                ),
+            )
+        )
+    return tag("ul", *tiles, class_="cards", aria_label="Largest micro-batch, card by card") if tiles else ""
 
 
 def speed(result: dict[str, Any]) -> str:
@@ -295,21 +339,25 @@ def speed(result: dict[str, Any]) -> str:
     if seconds is None or rate is None:
         return ""
     facts = [
-        fact("One optimizer step", shown("step_seconds", seconds, duration(seconds))),
-        fact("Samples a second", shown("samples_per_second", rate, significant(rate))),
+        fact("One optimizer step", explained(result, "step_seconds", duration(seconds))),
+        fact("Samples a second", explained(result, "samples_per_second", significant(rate))),
     ]
     length = result["scenario"].get("sequence_length")
     if length:
-        facts.append(fact("Tokens a second", significant(rate * length)))
+        facts.append(fact("Tokens a second", explaining(result, "tokens_per_second", count(round(rate * length)))))
+    utilization = result["time"]["model_flops_utilization"]
+    if utilization is not None:
+        alone = " of one GPU alone" if result.get("scaling") else ""
+        facts.append(fact(f"MFU{alone}", explained(result, "time.model_flops_utilization", percent(utilization))))
     return numbers(*facts)
 
 
 def facts(result: dict[str, Any]) -> str:
     """What is being trained: exact counts and notes."""
     total, trainable = result["parameters"], result["trainable_parameters"]
-    rows = [fact("Parameters", shown("parameters", total, count(total)))]
+    rows = [fact("Parameters", explained(result, "parameters", count(total)))]
     if trainable != total:
-        rows.append(fact("Trainable", shown("trainable_parameters", trainable, count(trainable))))
+        rows.append(fact("Trainable", explained(result, "trainable_parameters", count(trainable))))
     rows.append(fact("Task", escape(label("task", result["scenario"]["task"]))))
     notes = [tag("li", escape(note)) for note in result["model"].get("notes") or []]
     return numbers(*rows) + (tag("ul", *notes, class_="notes") if notes else "")
@@ -321,6 +369,7 @@ SECTIONS = {
     "summary": summary,
     "parts": parts,
     "advice": advice,
+    "fits_on": fits_on,
     "speed": speed,
     "facts": facts,
 }
@@ -328,6 +377,8 @@ SECTIONS.update(PLAN_SECTIONS)
 SECTIONS.update(sections_take.SECTIONS)
 # What takes many evaluations and is asked for after the numbers.
 LATER = ("advice",) + sections_take.LATER
+# What is asked for last, a few evaluations at a time.
+LAST = ("fits_on",)
 
 
 # Figures
@@ -354,4 +405,4 @@ def figure(name: str, drawn: dict[str, Any], narrow: "dict[str, Any] | None" = N
         data_save_figure=name,
         aria_label=f"Save figure: {drawn['title']}",
     )
-    return drawing + tag("figcaption", escape(drawn["text"]), save) + behind
+    return drawing + tag("figcaption", escape(drawn["text"])) + tag("div", behind, save, class_="figure-foot")

@@ -4,7 +4,7 @@ from typing import Any
 
 from page import link
 from page.format import TIMES, count, duration, escape, fixed, gib, large, percent, signed, significant
-from page.html import fact, numbers, shown, table, tag, why
+from page.html import explained, explaining, fact, numbers, shown, source, table, tag, why
 from page.words import label
 
 START_BATCH, START_GPUS = 64, 8
@@ -83,25 +83,21 @@ def wanted_line(result: dict[str, Any]) -> str:
     return tag("p", tag("a", said, href="#reach") + ".", class_="wanted")
 
 
-def _accumulation(cost: dict[str, Any]) -> str:
+def _accumulation(result: dict[str, Any], cost: dict[str, Any]) -> str:
     """What the exact plan's accumulation costs, and where it is not the same as a real batch."""
     update, sample, single = cost["update_seconds"], cost["sample_seconds"], cost["sample_seconds_single"]
     facts = ""
     if update is not None:
         said = [
-            fact("One update on one GPU", shown("accumulation.update_seconds", update, duration(update))),
-            fact("A sample, accumulated", shown("accumulation.sample_seconds", sample, duration(sample))),
+            fact("One update on one GPU", explained(result, "accumulation.update_seconds", duration(update))),
+            fact("A sample, accumulated", explained(result, "accumulation.sample_seconds", duration(sample))),
             fact(
                 "A sample, an update each pass",
-                shown("accumulation.sample_seconds_single", single, duration(single)),
-                hint="Without accumulation the optimizer runs after every pass",
+                explained(result, "accumulation.sample_seconds_single", duration(single)),
             ),
         ]
         facts = numbers(*said)
-    caveats = [
-        tag("li", f"{escape(caveat['text'])} {tag('span', escape(caveat['source']), class_='source')}")
-        for caveat in cost["caveats"]
-    ]
+    caveats = [tag("li", f"{escape(caveat['text'])} {source(caveat['source'])}") for caveat in cost["caveats"]]
     listed = tag("p", "An accumulated batch and a real one:") + tag("ul", *caveats, class_="notes") if caveats else ""
     return facts + listed
 
@@ -126,45 +122,47 @@ def plan(result: dict[str, Any]) -> str:
     ways = [tag("li", _way(f"plan.nearest.{index}", way, wanted)) for index, way in enumerate(nearest)]
     others = tag("p", "Fewer passes, other totals:" if exact else "Nearest:") + tag("ul", *ways) if ways else ""
     cost = result.get("accumulation")
-    return tag("p", lead + ".", class_="lead") + others + (_accumulation(cost) if cost else "")
+    return tag("p", lead + ".", class_="lead") + others + (_accumulation(result, cost) if cost else "")
 
 
 # Is a larger batch worth it?
 
 
-def _band_facts(found: dict[str, Any]) -> list[str]:
+def _ends(result: dict[str, Any], paths: "list[str]", said: "list[str]") -> str:
+    """A span of two results; one where both say the same."""
+    ends = [explained(result, paths[place], said[place]) for place in range(len(paths))]
+    return ends[0] if said[0] == said[-1] else " to ".join(ends)
+
+
+def _band_facts(result: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """The critical batch as a band, one's own batch beside it, and what that batch costs in steps and data."""
     band, traded, path = found["critical_batch"], found["tradeoff"], "convergence.critical_batch"
     unit = band["unit"]
-    ends = [shown(f"{path}.low", band["low"], large(band["low"]))]
-    if band["high"] != band["low"]:
-        ends.append(shown(f"{path}.high", band["high"], large(band["high"])))
+    ends = _ends(result, [f"{path}.low", f"{path}.high"], [large(band["low"]), large(band["high"])])
     factors = [
-        " to ".join(
-            [
-                shown(f"convergence.tradeoff.{name}.{place}", value, significant(value))
-                for place, value in enumerate(traded[name])
-            ]
+        _ends(
+            result,
+            [f"convergence.tradeoff.{name}.{place}" for place in range(len(traded[name]))],
+            [significant(value) for value in traded[name]],
         )
         for name in ("steps_factor", "examples_factor")
     ]
     return [
-        fact("Critical batch", f"{' to '.join(ends)} {unit}", hint=band["definition"]),
-        fact("Your batch", f"{shown(path + '.batch', band['batch'], large(band['batch']))} {unit}"),
-        fact("Steps, of the fewest", f"{factors[0]} {TIMES}", hint=traded["source"]),
-        fact("Data, of the least", f"{factors[1]} {TIMES}", hint=traded["source"]),
+        fact("Critical batch", f"{ends} {unit}"),
+        fact("Your batch", f"{explained(result, path + '.batch', large(band['batch']))} {unit}"),
+        fact("Steps it takes", f"{factors[0]} {TIMES} the fewest"),
+        fact("Data it takes", f"{factors[1]} {TIMES} the least"),
     ]
 
 
 def _law(law: dict[str, Any], place: int) -> list[str]:
     path = f"convergence.laws.{place}"
     low, high = law["range"]
-    source = tag("span", escape(law["source"]), class_="source")
     fitted = f"{large(low)} to {large(high)} {law['range_of']}"
     if law["extrapolated"]:
         fitted += " (this run lies outside)"
     return [
-        escape(law["name"]) + tag("small", f"{escape(law['doubt'])} {source}"),
+        escape(law["name"]) + tag("small", f"{escape(law['doubt'])} {source(law['source'])}"),
         why(
             f"law-{law['id']}",
             escape(law["definition"]),
@@ -184,7 +182,7 @@ def _laws(found: dict[str, Any]) -> str:
     return tag("h3", "Each law for this run") + table("Laws of the critical batch", columns, rows, class_="facts-table")
 
 
-def _learning_rate(found: "dict[str, Any] | None") -> str:
+def _learning_rate(result: dict[str, Any], found: "dict[str, Any] | None") -> str:
     """What learning rate to start from at the new batch, from one that is known."""
     head = tag("h3", "Which learning rate to start from?")
     if not found:
@@ -195,14 +193,14 @@ def _learning_rate(found: "dict[str, Any] | None") -> str:
         )
     path = "convergence.learning_rate"
     rate, low, high = found["learning_rate"], found["low"], found["high"]
-    facts = [fact("Start from", shown(f"{path}.learning_rate", rate, significant(rate)))]
+    facts = [fact("Start from", explained(result, f"{path}.learning_rate", significant(rate)))]
     if low != high:
         ends = f"{shown(path + '.low', low, significant(low))} to {shown(path + '.high', high, significant(high))}"
         facts.append(fact("Try between", ends))
     facts.append(
         fact(
             "Batch grows by",
-            shown(f"{path}.batch_ratio", found["batch_ratio"], significant(found["batch_ratio"])) + f" {TIMES}",
+            explained(result, f"{path}.batch_ratio", significant(found["batch_ratio"])) + f" {TIMES}",
         )
     )
     adam = found.get("adam")
@@ -210,17 +208,16 @@ def _learning_rate(found: "dict[str, Any] | None") -> str:
         for key, title in (("beta1", "Adam\u2019s beta1"), ("beta2", "Adam\u2019s beta2")):
             facts.append(fact(title, shown(f"{path}.adam.{key}", adam[key], fixed(round(adam[key] * 10**6), 10**6, 4))))
     rule = f"Rule: {found['rule']}. {found['reason']} {found['warmup']} {' '.join(found['notes'])}"
-    source = tag("span", escape(found["source"]), class_="source")
-    return head + numbers(*facts) + tag("p", f"{escape(rule)} {source}", class_="notes")
+    return head + numbers(*facts) + tag("p", f"{escape(rule)} {source(found['source'])}", class_="notes")
 
 
 def worth(result: dict[str, Any]) -> str:
     """Is a larger batch worth it? One sentence with its doubt, then what it rests on."""
     found = result["convergence"]
-    facts = _band_facts(found) if found["critical_batch"] else []
+    facts = _band_facts(result, found) if found["critical_batch"] else []
     if found["updates"] is not None:
         facts.append(
-            fact("Updates in the run", shown("convergence.updates", found["updates"], count(round(found["updates"]))))
+            fact("Updates in the run", explained(result, "convergence.updates", count(round(found["updates"]))))
         )
     own = found["own_noise_scale"]
     if own:
@@ -228,13 +225,12 @@ def worth(result: dict[str, Any]) -> str:
         facts.append(
             fact(
                 "Your noise scale",
-                f"{shown('convergence.own_noise_scale.noise_scale', scale, large(scale))} {escape(own['unit'])}",
-                hint=own["source"],
+                f"{explained(result, 'convergence.own_noise_scale.noise_scale', large(scale))} {escape(own['unit'])}",
             )
         )
     closest = found["closest_task"]
     near = (
-        tag("p", escape(f"Closest measured task: {closest['task']} ({closest['source']})."), class_="notes")
+        tag("p", f"Closest measured task: {escape(closest['task'])} ({source(closest['source'])}).", class_="notes")
         if closest
         else ""
     )
@@ -244,7 +240,7 @@ def worth(result: dict[str, Any]) -> str:
 def laws(result: dict[str, Any]) -> str:
     """The laws one by one, and the learning rate."""
     found = result["convergence"]
-    return _laws(found) + _learning_rate(found["learning_rate"])
+    return _laws(found) + _learning_rate(result, found["learning_rate"])
 
 
 def tasks(rows: "list[dict[str, Any]]") -> str:
@@ -256,7 +252,7 @@ def tasks(rows: "list[dict[str, Any]]") -> str:
 
     cells = [
         [
-            escape(row["task"]) + tag("small", tag("span", escape(row["source"]), class_="source")),
+            escape(row["task"]) + tag("small", source(row["source"])),
             ends(row.get("critical_batch_start")),
             ends(row["critical_batch"]),
             escape(row["unit"]),
@@ -319,15 +315,23 @@ def scaling(result: dict[str, Any]) -> str:
     low, high, efficiency = found["efficiency_low"], min(found["efficiency_high"], 1.0), found["efficiency"]
     cards, gain = found["gpus"], found["speed_up"]
     lead = (
-        f"{shown('scaling.gpus', cards, count(cards))} GPUs do {shown('scaling.speed_up', gain, significant(gain))} "
-        f"times the work of one: {shown('scaling.efficiency', efficiency, percent(efficiency))} of ideal "
+        f"{shown('scaling.gpus', cards, count(cards))} GPUs do "
+        f"{explained(result, 'scaling.speed_up', significant(gain))} times the work of one: "
+        f"{explained(result, 'scaling.efficiency', percent(efficiency))} of ideal "
         f"({percent(low)} to {percent(high)})."
     )
     facts = [
-        fact("One update", shown("scaling.step_seconds", found["step_seconds"], duration(found["step_seconds"]))),
+        fact("One update", explained(result, "scaling.step_seconds", duration(found["step_seconds"]))),
         fact(
             "Samples a second",
-            shown("scaling.samples_per_second", found["samples_per_second"], significant(found["samples_per_second"])),
+            explaining(
+                result,
+                "samples_per_second",
+                shown(
+                    "scaling.samples_per_second", found["samples_per_second"], significant(found["samples_per_second"])
+                ),
+                "scaling-",
+            ),
         ),
     ]
     seconds = found["parts"]
@@ -342,7 +346,7 @@ def scaling(result: dict[str, Any]) -> str:
         adapters = fabric["adapters_per_node"]
         each = f"{adapters} {TIMES} " if adapters != 1 else ""
         joined += f" Between {count(found['nodes'])} nodes: {each}{fabric['network']}."
-    sources = tag("span", escape("; ".join(fabric["sources"])), class_="source")
+    sources = source("; ".join(fabric["sources"]))
     rows = [_strategy(row, place, found["layout"]["strategy"]) for place, row in enumerate(found["by_strategy"])]
     columns = ["Strategy", "Memory on each GPU", "Fits", "One update", tag("span", "Apply", class_="visually-hidden")]
     notes = [tag("li", escape(note)) for note in found.get("notes") or []]
@@ -374,21 +378,21 @@ def run(result: dict[str, Any]) -> str:
             buttons.append(_apply(f"Try {TOKENS_PER_PARAMETER} tokens a parameter", {"tokens": tokens}))
         return _invite("Give the run\u2019s length under Goal: tokens, or a data set and epochs.", *buttons)
     facts = [
-        fact("Time", shown("run.seconds", found["seconds"], duration(found["seconds"]))),
-        fact("Updates", shown("run.updates", found["updates"], count(found["updates"]))),
-        fact("GPU-hours", shown("run.gpu_hours", found["gpu_hours"], significant(found["gpu_hours"]))),
+        fact("Time", explained(result, "run.seconds", duration(found["seconds"]))),
+        fact("Updates", explained(result, "run.updates", count(found["updates"]))),
+        fact("GPU-hours", explained(result, "run.gpu_hours", significant(found["gpu_hours"]))),
     ]
     low, high = found["energy_kwh_low"], found["energy_kwh_high"]
     if low is not None:
-        ends = shown("run.energy_kwh_low", low, significant(low)) + " to "
-        ends += shown("run.energy_kwh_high", high, significant(high))
+        ends = explained(result, "run.energy_kwh_low", significant(low)) + " to "
+        ends += explained(result, "run.energy_kwh_high", significant(high))
         facts.append(fact("Energy", f"{ends} kWh"))
     notes = list(found["notes"])
     price = found["dollars_per_gpu_hour"]
     if price is None:
         notes.append("No list that was read has this card\u2019s price: enter yours under Goal.")
     else:
-        facts.append(fact("Cost", shown("run.dollars", found["dollars"], _dollars(found["dollars"]))))
+        facts.append(fact("Cost", explained(result, "run.dollars", _dollars(found["dollars"]))))
         facts.append(fact("A GPU-hour", shown("run.dollars_per_gpu_hour", price, _dollars(price))))
         entered = found["price_source"] == "entered"
         notes.append("The price is yours." if entered else f"Price: {found['price_source']}. Enter yours under Goal.")

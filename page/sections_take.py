@@ -45,20 +45,33 @@ def ways_to_fit(result: dict[str, Any]) -> str:
     for index, way in enumerate(ways):
         fits = way["max_micro_batch"]
         named = " and ".join(way["labels"])
+        steps = [tag("span", escape(step), class_="step") for step in way["labels"]]
         apply = _button("Apply", data_apply=link.write(link.flattened(way["change"])), aria_label=f"Apply: {named}")
         largest = shown(f"ways_to_fit.{index}.max_micro_batch", fits, count(fits))
-        items.append(tag("li", f"{escape(named)} (fits {largest}) {apply}"))
-    return tag("div", tag("p", "Nearest ways:"), tag("ul", *items), class_="ways")
+        items.append(tag("li", " ".join(steps), tag("span", f"fits {largest} {apply}", class_="outcome")))
+    return tag("div", tag("p", "Nearest ways to make it fit:"), tag("ul", *items), class_="ways")
 
 
 # How right is this?
 
 
-def _expected(report: dict[str, Any], name: str) -> str:
-    middle, high = report["expect"][name]["median"], report["expect"][name]["high"]
-    place = f"accuracy.expect.{name}"
-    half, nine = shown(place + ".median", middle, _percent(middle)), shown(place + ".high", high, _percent(high))
-    return f"{half}, nine in ten within {nine}"
+QUANTITIES = (
+    ("peak_allocated_bytes", "Tensors at the peak"),
+    ("peak_reserved_bytes", "Reserved by PyTorch"),
+    ("step_seconds", "Seconds of a step"),
+)
+
+
+def _expected(report: dict[str, Any]) -> str:
+    """The errors to expect, a row for each quantity."""
+    rows = []
+    for name, title in QUANTITIES:
+        cells = [title]
+        for key in ("median", "high"):
+            off = report["expect"][name][key]
+            cells.append("within " + shown(f"accuracy.expect.{name}.{key}", off, _percent(off)))
+        rows.append(cells)
+    return table("Errors to expect", ["Predicted against measured", "Half", "Nine in ten"], rows, class_="plain")
 
 
 def _measured_row(step: dict[str, Any], place: str) -> list[str]:
@@ -95,20 +108,14 @@ def accuracy(result: dict[str, Any]) -> str:
     nearest = report["nearest"]
     runs = sorted({step["run"] for step in nearest})
     alike = (
-        "They have this architecture."
+        "They have this scenario\u2019s architecture."
         if report["alike"]
-        else "None of them has this architecture: what is not measured can be further off."
+        else "None of them has this scenario\u2019s architecture: it can be further off than they were."
     )
+    steps = shown("accuracy.expect.peak_allocated_bytes.steps", len(nearest), count(len(nearest)))
     lead = (
-        "Expect the tensors\u2019 peak to be right: half within "
-        + _expected(report, "peak_allocated_bytes")
-        + ". So it was on "
-        + shown("accuracy.expect.peak_allocated_bytes.steps", len(nearest), f"{len(nearest)} steps")
-        + f" of the {len(runs)} measured runs most like your scenario, highlighted in the figure. {alike}"
-    )
-    facts = numbers(
-        fact("Off, reserved memory: half within", _expected(report, "peak_reserved_bytes")),
-        fact("Off, a step\u2019s time: half within", _expected(report, "step_seconds")),
+        f"The {len(runs)} measured runs most like your scenario, {steps} steps in all, came out this close. They are "
+        f"highlighted in the figure. {alike}"
     )
     columns = ["Run", "Batch", "Peak, measured", "predicted", "Reserved, measured", "predicted"]
     columns += ["Step, measured", "predicted"]
@@ -119,7 +126,7 @@ def accuracy(result: dict[str, Any]) -> str:
     return (
         _highlight(runs)
         + tag("p", lead)
-        + facts
+        + _expected(report)
         + more("nearest-runs", "The runs most like this one", listed, class_="figure-table")
         + more("conditions", "How the runs were measured", tag("p", escape(how)), class_="figure-table")
     )
@@ -176,8 +183,8 @@ COMPARED = (
     ("max_micro_batch", "Largest micro-batch", count),
     ("micro_batch", "Micro-batch", count),
     ("peak_allocated_bytes", "Tensors at the peak", gib),
-    ("peak_reserved_bytes", "Reserved", gib),
-    ("limit_bytes", "Usable", gib),
+    ("peak_reserved_bytes", "Reserved by PyTorch", gib),
+    ("limit_bytes", "Usable on the card", gib),
     ("parameters", "Parameters", count),
     ("trainable_parameters", "Trainable", count),
     ("step_seconds", "One optimizer step", duration),

@@ -59,7 +59,7 @@ def arithmetic(text: str) -> float:
 
     def value(node: ast.expr) -> float:
         if isinstance(node, ast.BinOp):
-            return float(OPERATORS[type(node.op)](value(node.left), value(node.right)))  # type: ignore[index]
+            return float(OPERATORS[type(node.op)](value(node.left), value(node.right)))
         assert isinstance(node, ast.Constant), plain
         return float(node.value)  # type: ignore[arg-type]
 

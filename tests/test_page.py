@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc import scenario as contract
+from calc.cards import fits_on
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.planner import plan
@@ -86,6 +88,10 @@ LINKS = (
 def results() -> list[dict[str, Any]]:
     answers = [evaluate(scenario) for scenario in SCENARIOS]
     answers[PLANNED]["planner"] = plan(SCENARIOS[PLANNED])
+    answers[PLANNED]["fits_on"] = [
+        fits_on({**SCENARIOS[PLANNED], "precision": precision}, card)
+        for card, precision in (("rtx-4090-24gb", "fp32"), ("t4-16gb", "fp8"))
+    ]
     for answer, scenario in zip(answers, SCENARIOS, strict=True):
         for key in sections.LATER:
             given = (
@@ -127,6 +133,15 @@ def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
     assert there["figures"] == [sections.figure("memory", drawn), ""]
     assert there["numbers"] == [list(fields.number(text, 1, 1_000_000, whole=True)) for text in TEXTS]
     assert there["links"] == [link.write(link.read(text)) for text in LINKS]
+
+
+def test_every_example_fits() -> None:
+    links = re.findall(r'href="#(model=[^"]*)"', (ROOT / "index.html").read_text())
+    assert len(links) >= 5
+    for text in links:
+        result = evaluate(link.nested(link.read(text.replace("&amp;", "&"))))
+        assert result["fits"], text
+        assert result["plan"]["exact"] or result["plan"]["nearest"], text
 
 
 def test_the_main_thread_imports_only_what_micropython_has() -> None:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from calc import cards as other_cards
 from calc import collectives, plots, worker
 from calc.calibration import SNIPPET
 from calc.catalog import custom, published
@@ -195,6 +196,7 @@ def prerender(html: str) -> str:
     """
     result = evaluate(SCENARIO)
     result.update({key: worker.LATER[key](SCENARIO) for key in sections.LATER if key != "comparison"})
+    result["fits_on"] = [other_cards.fits_on(SCENARIO, card) for card in other_cards.COMPARED]
     filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
         if f'name="{key}"' in html:
