@@ -259,7 +259,7 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
     axes.set_xlim(0, max(len(alive) - 1, 1))
     axes.set_ylim(0, max(_gib(max(alive)), _gib(result["memory"]["limit_bytes"])) * 1.18)
     axes.set_xticks([])
-    axes.set_xlabel("Operations of one training step, in order")
+    axes.set_xlabel("Operations of a step, in order")
     axes.set_ylabel("Memory alive (GiB)")
     return Words(
         title=f"One training step at micro-batch {result['micro_batch']}",

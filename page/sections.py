@@ -154,10 +154,6 @@ def _family(identifier: str) -> str:
     return identifier.partition(".")[0]
 
 
-# Narrower pieces of the bar have no room for their name.
-NAMED_SHARE = 0.13
-
-
 def _taken_bytes(result: dict[str, Any]) -> int:
     """What the allocator holds: where the step fits only because cached memory is given back, no more than there is."""
     memory = result["memory"]
@@ -185,9 +181,7 @@ def bar(result: dict[str, Any]) -> str:
         tag(
             "li",
             tag("span", escape(f"{title}: {gib(size)}"), class_="tip"),
-            tag("span", escape(title), " ", tag("b", gib(size)), class_="name", aria_hidden="true")
-            if size > NAMED_SHARE * scale
-            else "",
+            tag("span", escape(title), " ", tag("b", gib(size)), class_="name", aria_hidden="true"),
             class_=f"part part-{_family(name)}",
             style=f"flex-basis:{fixed(size * 100, scale, 3)}%",
         )
