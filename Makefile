@@ -24,9 +24,9 @@ NODE_VERSION := $(shell node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/')
 RUNTIME := $(CACHE)/repacked.stamp
 SNAPSHOT := $(if $(wildcard calc/evaluation.py),$(CACHE)/snapshot.stamp)
 SITE := $(CACHE)/site.stamp
-CALC := $(shell find calc -not -path '*/__pycache__*')
+IN_WORKER := $(shell find calc page -not -path '*/__pycache__*')
 SITE_SOURCES := $(wildcard index.html main.py pyscript.toml sw.js manifest.webmanifest LICENSE) \
-	$(CALC) $(shell find article page static -not -path '*/__pycache__*') $(wildcard tools/licences/*)
+	$(IN_WORKER) $(shell find article static -not -path '*/__pycache__*') $(wildcard tools/licences/*)
 
 build: $(SITE)
 
@@ -84,7 +84,7 @@ $(RUNTIME): tools/repack.py tools/in_pyodide.mjs $(CACHE)/wheels.stamp
 	node tools/in_pyodide.mjs tools/repack.py node_modules/pyodide $(CACHE)/wheels $(CACHE)/repacked
 	touch $@
 
-$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py $(RUNTIME) $(CALC)
+$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py $(RUNTIME) $(IN_WORKER)
 	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
 	touch $@
 

@@ -1,11 +1,13 @@
 """What the page may ask of the worker: JSON text in, JSON text out.
 
-PyScript runs this file in the worker and exports the names in ``__export__``. An answer is an envelope,
+It is the border, so it alone in `calc` knows `page`: a result becomes HTML here, and the page's main thread puts that
+into its place. PyScript runs this file in the worker and exports the names in ``__export__``. An answer is an envelope,
 ``{"ok": true, ...}`` or ``{"ok": false, "error": {"field", "message"}}``; an exception that reaches the page is a bug.
 """
 
 import json
 from collections.abc import Callable
+from traceback import print_exc
 from typing import Any
 
 from calc import accuracy
@@ -17,8 +19,9 @@ from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 from calc.export import exports_of
 from calc.scaling.published import comparison
+from page import sections
 
-__export__ = ["evaluate", "figure", "hello", "later", "load_figures"]
+__export__ = ["evaluate", "figure", "gathered", "hello", "later", "load_figures", "section", "show"]
 
 
 def _plan(scenario: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +59,17 @@ def _answer(make: Callable[[dict[str, Any]], dict[str, Any]], scenario_text: str
     return json.dumps(answer, allow_nan=False)
 
 
+def _apart(what: str, make: Callable[[dict[str, Any]], dict[str, Any]], scenario_text: str) -> str:
+    """Answer as `_answer` does, for a part of the page whose fault must not take the rest with it."""
+    try:
+        return _answer(make, scenario_text)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        print_exc()
+        fault = f"{type(error).__name__}: {error}"
+        message = f"{what} cannot be shown: a fault of this page ({fault}). The rest is not affected."
+        return json.dumps({"ok": False, "error": {"field": what, "message": message}})
+
+
 def hello() -> str:
     """Say that the worker is up: its script has run to the end and `calc` is imported."""
     return json.dumps({"ok": True})
@@ -64,6 +78,55 @@ def hello() -> str:
 def evaluate(scenario_text: str) -> str:
     """Evaluate a scenario; the envelope holds the contract's ``result``."""
     return _answer(lambda scenario: {"result": evaluate_scenario(scenario)}, scenario_text)
+
+
+def show(scenario_text: str, shown_text: str) -> str:
+    """
+    Evaluate a scenario for the page.
+
+    The envelope holds ``brief`` (`page.sections.brief`), ``later`` (the sections to be asked for by themselves) and
+    ``html``: by section its digest and its HTML, where the digest is another than the one in `shown_text`.
+    """
+
+    def make(scenario: dict[str, Any]) -> dict[str, Any]:
+        result = evaluate_scenario(scenario)
+        shown = json.loads(shown_text)
+        html = {}
+        for name, section in sections.SECTIONS.items():
+            if name not in sections.LATER + sections.LAST:
+                text = section(result)
+                digest = sections.digest(text)
+                if digest != shown.get(name):
+                    html[name] = [digest, text]
+        return {"brief": sections.brief(result), "later": sections.LATER, "html": html}
+
+    return _answer(make, scenario_text)
+
+
+def section(key: str, given_text: str) -> str:
+    """
+    Work out a section that takes longer, for a scenario or, to compare, ``{"scenarios": [one, other]}``.
+
+    The envelope holds its ``digest`` and ``html``.
+    """
+
+    def make(given: dict[str, Any]) -> dict[str, Any]:
+        scenario = given["scenarios"][-1] if "scenarios" in given else given
+        result = evaluate_scenario(scenario) | {key: LATER[key](given)}
+        html = sections.SECTIONS[key](result)
+        return {"digest": sections.digest(html), "html": html}
+
+    return _apart("This part", make, given_text)
+
+
+def gathered(key: str, value_text: str, scenario_text: str) -> str:
+    """Make a section of what `later` gave piece by piece; the envelope holds its ``digest`` and ``html``."""
+
+    def make(scenario: dict[str, Any]) -> dict[str, Any]:
+        html = sections.SECTIONS[key](evaluate_scenario(scenario) | {key: json.loads(value_text)})
+        return {"digest": sections.digest(html), "html": html}
+
+    return _apart("This part", make, scenario_text)
 
 
 def later(key: str, scenario_text: str) -> str:
@@ -82,7 +145,11 @@ async def load_figures() -> str:
 
 
 def figure(name: str, width: int, scenario_text: str) -> str:
-    """Draw the figure `name`, `width` pixels wide; the envelope holds ``svg``, ``title``, ``text`` and ``table``."""
+    """Draw the figure `name`, `width` pixels wide; the envelope holds its ``html`` (or an empty text) and ``digest``."""
     from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
 
-    return _answer(lambda scenario: plots.draw(name, scenario, width), scenario_text)
+    def make(scenario: dict[str, Any]) -> dict[str, Any]:
+        html = sections.figure(name, plots.draw(name, scenario, width))
+        return {"digest": sections.digest(html), "html": html}
+
+    return _apart("This figure", make, scenario_text)

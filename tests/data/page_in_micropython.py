@@ -1,6 +1,7 @@
 import json
 
-from page import fields, link, sections
+from page import effect, fields, html, link
+from page.format import escape
 
 with open("/data.json") as file:
     data = json.loads(file.read())
@@ -11,12 +12,8 @@ for name in data["modules"]:
 print(
     json.dumps(
         {
-            "sections": [
-                [sections.SECTIONS[name](result) for name in data["sections"]]
-                + [sections.spoken(result), sections.effect(data["results"][0], result)]
-                for result in data["results"]
-            ],
-            "figures": [sections.figure("memory", drawn) for drawn in data["figures"]],
+            "effects": [effect.effect(data["briefs"][0], brief) for brief in data["briefs"]],
+            "escaped": html.tag("p", escape("<b>&\"'"), title='">'),
             "numbers": [fields.number(text, 1, 1000000, whole=True) for text in data["texts"]],
             "links": [link.write(link.read(text)) for text in data["links"]],
         }

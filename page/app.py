@@ -1,0 +1,620 @@
+"""The page's Python: form to scenario, scenario to worker, result to page. It calculates nothing.
+
+Runs on the main thread in MicroPython; the calculation runs in the worker (calc/worker.py).
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from pyscript import document, window
+from pyscript.ffi import create_proxy
+
+from page import link
+from page.effect import effect
+from page.files import FigureFiles, by_id, copy, download, text_blob, text_of
+from page.form import Form, is_known, unknown_notice
+from page.format import escape, fixed
+from page.html import tag
+from page.keep import Keep
+from page.readings import KEY, Readings
+from page.runtime import Failure, Runtime
+from page.words import field_name
+
+FIGURE_PAUSE_SECONDS = 0.25
+# Shown once the person has asked for it.
+PLANNER = "planner"
+# Asked for last, card by card.
+CARDS = "fits_on"
+# The main thread belongs to the person: after so long it takes a breath before it writes on.
+BREATH_MILLISECONDS = 8
+SPOKEN_PAUSE_SECONDS = 1.2
+EFFECT_SECONDS = 8
+UNDO_PAUSE_SECONDS = 0.6
+WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
+LINK_SETTINGS = ("v", "theme", "view", "compare")
+# Measured runs compared at a time: the worker answers other questions in between.
+RUNS_AT_ONCE = 4
+
+
+def app(state: str) -> None:
+    """Set the page's state, for its look and for tests."""
+    document.documentElement.setAttribute("data-app", state)
+
+
+def mark(name: str) -> None:
+    """Leave a mark in the browser's performance timeline, once."""
+    if not window.performance.getEntriesByName(name).length:
+        window.performance.mark(name)
+
+
+def on(target: Any, event: str, handler: Any) -> None:
+    """Call the handler at each event."""
+    target.addEventListener(event, create_proxy(handler))
+
+
+class Page:
+    """What is shown, and what was last asked for. The newest scenario wins; older ones are skipped."""
+
+    def __init__(self) -> None:
+        self.form = Form(self.changed)
+        self.readings = Readings(self.form)
+        self.figure_files = FigureFiles()
+        self.runtime = Runtime()
+        self.mounts = {
+            place.getAttribute("data-section"): place for place in document.querySelectorAll("[data-section]")
+        }
+        self.order = [place.getAttribute("data-section") for place in document.querySelectorAll("[data-section]")]
+        self.figures = {
+            place.getAttribute("data-figure"): place for place in document.querySelectorAll("[data-figure]")
+        }
+        # The digest of what each mount holds; at first of what the build put there.
+        self.digests = {name: place.getAttribute("data-digest") for name, place in self.mounts.items()}
+        self.brief: dict[str, Any] = {}
+        self.planned = False
+        self.numbers_wanted = asyncio.Event()
+        self.figures_wanted = asyncio.Event()
+        self.drawable: Any = None
+        self.later: list[str] = []
+        self.latest = 0
+        self.changed_key: Any = None
+        self.figures_loaded = False
+        self.past: list[str] = []
+        self.future: list[str] = []
+        self.settled = ""
+        self.extras: dict[str, Any] = {}
+
+    # Shown to the person
+
+    def state(self, text: str) -> None:
+        """Say what the page is doing."""
+        by_id("state").textContent = text
+
+    def progress(self, stage: str) -> Any:
+        """A function that shows how far a stage is, in bytes."""
+        bar = by_id("progress")
+
+        def show(done: int, total: int) -> None:
+            if total > 1:
+                self.state(f"{stage}: {fixed(done, 10**6, 1)} of {fixed(total, 10**6, 1)} MB")
+                bar.max, bar.value = total, done
+            else:
+                self.state(f"{stage} \u2026")
+                bar.removeAttribute("value")
+            bar.hidden = False
+
+        return show
+
+    def notice(self, text: str) -> None:
+        """Say something that needs no action."""
+        by_id("notice").textContent = text
+        by_id("notice").hidden = not text
+
+    def fail(self, message: str, details: str = "") -> None:
+        """Say what failed, and offer another try."""
+        app("error")
+        by_id("alert-text").textContent = message
+        by_id("alert-details").textContent = details
+        by_id("alert-more").hidden = not details
+        by_id("alert").hidden = False
+        by_id("progress").hidden = True
+        self.state("Last good result; not live." if self.brief else "Example, computed when this page was built.")
+
+    def mark_stale(self) -> None:
+        """Show whether the results belong to what the form says."""
+        root = document.documentElement
+        if self.form.wrong:
+            names = ", ".join(field_name(key) for key in self.form.wrong)
+            root.setAttribute("data-stale", " ".join(self.form.wrong))
+            self.state(f"Not up to date: see {names}. Shown is the last good result.")
+        elif root.hasAttribute("data-stale"):
+            root.removeAttribute("data-stale")
+
+    def put(self, place: Any, key: str, html: str, digest: str) -> None:
+        """Replace what a mount holds, keeping what was opened and where the focus was."""
+        if self.digests.get(key) == digest:
+            return
+        self.digests[key] = digest
+        opened = [details.id for details in place.querySelectorAll("details[open]")]
+        focused = document.activeElement.id if place.contains(document.activeElement) else ""
+        place.innerHTML = html
+        for name in opened:
+            details = by_id(name)
+            if details is not None:
+                details.open = True
+        if focused and by_id(focused) is not None:
+            by_id(focused).focus()
+
+    async def show(self, answer: dict[str, Any]) -> None:
+        """Put a result on the page, in slices between which the page reacts."""
+        before, self.brief = self.brief, answer["brief"]
+        scenario, later = self.brief["scenario"], answer["later"]
+        # What was asked for stays, and says that it is of an earlier scenario.
+        outdated = self.planned and bool(scenario.get("global_batch"))
+        self.planned = outdated
+        self.mounts[PLANNER].parentElement.toggleAttribute("data-outdated", outdated)
+        for name in later + [CARDS]:
+            self.mounts[name].setAttribute("data-pending", "")
+        began = window.performance.now()
+        for name in self.order:
+            if name in answer["html"] and not (name == PLANNER and outdated):
+                digest, html = answer["html"][name]
+                self.put(self.mounts[name], name, html, digest)
+                if window.performance.now() - began > BREATH_MILLISECONDS:
+                    await asyncio.sleep(0)
+                    began = window.performance.now()
+        self.show_sections()
+        self.readings.accepted = scenario.get(KEY) or []
+        self.show_kept()
+        self.form.show(scenario)
+        self.form.show_micro_batch(self.brief["max_micro_batch"], self.brief["micro_batch"])
+        if before and self.changed_key:
+            self.form.effect(self.changed_key, effect(before, self.brief))
+            asyncio.create_task(self.forget_effect(self.changed_key))
+        self.changed_key = None
+
+    def show_sections(self) -> None:
+        """Hide the sections that have nothing to say."""
+        for section in document.querySelectorAll("[data-shows]"):
+            section.hidden = not self.mounts[section.getAttribute("data-shows")].firstChild
+        for place in self.figures.values():
+            needs = place.getAttribute("data-needs")
+            if needs:
+                # Its place is there before it is drawn.
+                place.hidden = needs not in self.brief["parts"]
+        by_id("ask-planner").disabled = not (self.figures_loaded and self.brief["scenario"].get("global_batch"))
+        for place in self.on_demand(PLANNER):
+            place.hidden = not self.planned
+
+    async def forget_effect(self, key: str) -> None:
+        """Take the note of what a change did away again."""
+        await asyncio.sleep(EFFECT_SECONDS)
+        self.form.effect(key, "")
+
+    async def speak(self, turn: int) -> None:
+        """Tell a screen reader the answer, once changes have come to rest."""
+        await asyncio.sleep(SPOKEN_PAUSE_SECONDS)
+        if turn == self.latest:
+            by_id("spoken").textContent = self.brief["spoken"]
+
+    # The link, and undo
+
+    def link_text(self) -> str:
+        """What stands behind the # for the scenario in the form."""
+        flat = dict(self.extras)
+        flat.update(self.form.changes)
+        return link.write(flat)
+
+    def write_link(self) -> None:
+        """Keep the address up to date without filling the history."""
+        text = self.link_text()
+        address = f"#{text}" if text else window.location.pathname + window.location.search
+        window.history.replaceState(None, "", address)
+        document.body.setAttribute("data-link", window.location.href)
+
+    def read_link(self) -> None:
+        """Take over the scenario that the address holds."""
+        flat = link.read(window.location.hash)
+        version = flat.pop("v", link.VERSION)
+        self.extras = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat}
+        unknown = [key for key in flat if not is_known(key)]
+        for key in unknown:
+            flat.pop(key)
+        notice = unknown_notice(unknown)
+        if version != link.VERSION:
+            notice = f"This link is of version {version}, newer than this page; what it knows is used. {notice}"
+        self.notice(notice)
+        self.form.load(flat)
+
+    def take_over(self, text: str) -> None:
+        """Show the scenario and the settings of a link text that this page wrote."""
+        flat = link.read(text)
+        settings = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat}
+        self.extras.pop("compare", None)
+        self.extras.update(settings)
+        self.form.load(flat)
+
+    def remember(self) -> None:
+        """Make the state before the present one something to go back to."""
+        text = self.link_text()
+        if text != self.settled:
+            self.past.append(self.settled)
+            self.future = []
+            self.settled = text
+        self.show_steps()
+
+    def show_steps(self) -> None:
+        """Enable what can be undone and redone."""
+        by_id("undo").disabled = not self.past
+        by_id("redo").disabled = not self.future
+
+    def step(self, source: list[str], target: list[str]) -> None:
+        """Go one step through the changes."""
+        if not source:
+            return
+        target.append(self.settled)
+        self.settled = source.pop()
+        self.take_over(self.settled)
+        self.show_steps()
+        self.ask()
+
+    # The worker
+
+    def changed(self, key: Any) -> None:
+        """The form changed: validly at a key, or not."""
+        self.mark_stale()
+        if key is None:
+            return
+        self.changed_key = key
+        self.write_link()
+        self.ask()
+        asyncio.create_task(self.remember_later(self.latest))
+
+    async def remember_later(self, turn: int) -> None:
+        """Make a drag one change to undo, not fifty."""
+        await asyncio.sleep(UNDO_PAUSE_SECONDS)
+        if turn == self.latest:
+            self.remember()
+
+    def ask(self) -> None:
+        """Want the numbers of what the form says now."""
+        typed_wrong = [key for key in self.form.wrong if key in self.form.inputs and key not in self.form.refused]
+        if any(not self.form.inputs[key].closest("[hidden]") for key in typed_wrong):
+            return
+        self.latest += 1
+        self.write_link()
+        self.numbers_wanted.set()
+
+    async def answer(self) -> None:
+        """Answer the newest scenario, as long as this worker lives."""
+        generation = self.runtime.generation
+        while generation == self.runtime.generation:
+            await self.numbers_wanted.wait()
+            self.numbers_wanted.clear()
+            turn = self.latest
+            scenario, shown_link = self.form.scenario(), self.link_text()
+            answer = await self.runtime.ask("show", scenario, json.dumps(self.digests))
+            if turn != self.latest:
+                continue
+            if not answer["ok"] and answer["error"]["field"] == KEY:
+                self.readings.refuse(answer["error"]["message"])
+                continue
+            if not answer["ok"]:
+                name = self.form.refuse(answer["error"]["field"], answer["error"]["message"])
+                self.mark_stale()
+                if not self.form.wrong:
+                    self.notice(f"{name}: {answer['error']['message']}")
+                continue
+            self.form.accepted()
+            self.mark_stale()
+            await self.show(answer)
+            by_id("results").setAttribute("data-scenario", shown_link)
+            mark("app:numbers")
+            app("numbers")
+            self.live()
+            asyncio.create_task(self.speak(turn))
+            self.later = answer["later"]
+            self.drawable = (turn, scenario)
+            self.figures_wanted.set()
+
+    def live(self) -> None:
+        """Say that the numbers are computed here."""
+        if self.figures_loaded:
+            by_id("progress").hidden = True
+            self.state("Live: computed in your browser.")
+
+    def width(self, place: Any) -> int:
+        """The width to draw a figure at: the room it has, in steps, so that text keeps its size."""
+        room = int(place.clientWidth) // WIDTH_STEP * WIDTH_STEP
+        return max(NARROWEST, min(WIDEST, room))
+
+    async def draw(self) -> None:
+        """Draw the figures of the newest result, as long as this worker lives; numbers go first."""
+        generation = self.runtime.generation
+        await self.figures_wanted.wait()
+        await self.runtime.load_figures(self.progress)
+        self.figures_loaded = True
+        self.show_sections()
+        self.live()
+        while generation == self.runtime.generation:
+            await self.figures_wanted.wait()
+            self.figures_wanted.clear()
+            await asyncio.sleep(FIGURE_PAUSE_SECONDS)
+            turn, scenario = self.drawable
+            for key in self.later:
+                await self.show_later(key, turn, scenario)
+            for name, place in self.figures.items():
+                if turn != self.latest:
+                    break
+                if not place.hasAttribute("data-on-demand"):
+                    await self.draw_one(name, place, turn, scenario)
+            if turn == self.latest:
+                mark("app:ready")
+                app("ready")
+                await self.ask_cards(turn, scenario)
+
+    async def ask_cards(self, turn: int, scenario: str) -> None:
+        """Find out what other cards take, one at a time: the worker answers other questions in between."""
+        rows: list[Any] = []
+        done, of = 0, 1
+        while done < of:
+            wanted = json.dumps({"scenario": json.loads(scenario), "first": done, "count": 1})
+            answer = await self.runtime.ask("later", CARDS, wanted)
+            if turn != self.latest or not answer["ok"]:
+                return
+            rows += answer["value"]["rows"]
+            done, of = answer["value"]["done"], answer["value"]["of"]
+        answer = await self.runtime.ask("gathered", CARDS, json.dumps(rows), scenario)
+        if turn == self.latest:
+            self.put_answer(self.mounts[CARDS], CARDS, answer)
+            self.mounts[CARDS].removeAttribute("data-pending")
+
+    def put_answer(self, place: Any, key: str, answer: dict[str, Any]) -> None:
+        """Put a part of the page that the worker made by itself into its place, or why it could not."""
+        if answer["ok"]:
+            self.put(place, key, answer["html"], answer["digest"])
+        else:
+            message = answer["error"]["message"]
+            self.put(place, key, tag("p", escape(message), class_="fault", role="status"), message)
+
+    async def draw_one(self, name: str, place: Any, turn: int, scenario: str) -> None:
+        """Draw a figure, unless a newer scenario came meanwhile."""
+        answer = await self.runtime.ask("figure", name, self.width(place), scenario)
+        if turn == self.latest:
+            self.put_answer(place, f"figure-{name}", answer)
+            place.hidden = not place.firstChild
+
+    def on_demand(self, what: str) -> list[Any]:
+        """The places of the figures that are drawn when a part of the result is asked for."""
+        return [place for place in self.figures.values() if place.getAttribute("data-on-demand") == what]
+
+    async def search(self) -> None:
+        """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
+        turn, scenario = self.drawable
+        by_id("ask-planner").disabled = True
+        by_id("planner-said").textContent = "Searching \u2026"
+        answer = await self.runtime.ask("section", PLANNER, scenario)
+        by_id("planner-said").textContent = "" if answer["ok"] else answer["error"]["message"]
+        by_id("ask-planner").disabled = False
+        if turn != self.latest or not answer["ok"]:
+            return
+        self.planned = True
+        self.mounts[PLANNER].parentElement.removeAttribute("data-outdated")
+        self.put_answer(self.mounts[PLANNER], PLANNER, answer)
+        for place in self.on_demand(PLANNER):
+            place.hidden = False
+        for place in self.on_demand(PLANNER):
+            await self.draw_one(place.getAttribute("data-figure"), place, turn, scenario)
+
+    async def show_later(self, key: str, turn: int, scenario: str) -> None:
+        """Fill in a part of the result that takes many evaluations."""
+        if turn != self.latest:
+            return
+        if key == "comparison":
+            if not self.kept():
+                self.put(self.mounts[key], key, "", "")
+                self.mounts[key].removeAttribute("data-pending")
+                for place in self.on_demand(key):
+                    place.hidden = True
+                return
+            scenario = json.dumps({"scenarios": [link.nested(link.read(self.kept())), json.loads(scenario)]})
+        answer = await self.runtime.ask("section", key, scenario)
+        if turn == self.latest:
+            self.put_answer(self.mounts[key], key, answer)
+            self.mounts[key].removeAttribute("data-pending")
+            self.show_sections()
+        for place in self.on_demand(key):
+            await self.draw_one(key, place, turn, scenario)
+
+    # The scenario kept for comparison
+
+    def kept(self) -> str:
+        """The link text of scenario A; empty where none is kept."""
+        return str(self.extras.get("compare", ""))
+
+    def whole(self) -> str:
+        """The present scenario as a link text that names its model and card."""
+        flat = self.form.base()
+        flat.update(self.form.changes)
+        return link.write(flat)
+
+    def show_kept(self) -> None:
+        """Offer what can be done with scenario A."""
+        for name in ("swap-a", "drop-a"):
+            by_id(name).disabled = not self.kept()
+
+    def keep(self, text: str) -> None:
+        """Keep a scenario as A, or none."""
+        self.extras.pop("compare", None)
+        if text:
+            self.extras["compare"] = text
+        self.remember()
+        self.ask()
+
+    def swap(self) -> None:
+        """Make A the present scenario, and the present one A."""
+        here, there = self.whole(), link.read(self.kept())
+        self.form.load({key: there[key] for key in there if there[key] != self.form.defaults.get(key)})
+        self.keep(here)
+
+    # The measured runs, once more
+
+    async def measure_again(self) -> None:
+        """Compare every measured run in this browser, a few at a time, then draw the figure from that."""
+        button, place = by_id("measure-again"), document.querySelector("[data-built=accuracy]")
+        button.disabled = True
+        done, of = 0, 1
+        while done < of:
+            wanted = json.dumps({"first": done, "count": RUNS_AT_ONCE})
+            answer = await self.runtime.ask("later", "measured", wanted)
+            done, of = answer["value"]["done"], answer["value"]["of"]
+            by_id("measure-said").textContent = f"{done} of {of} runs compared"
+        answer = await self.runtime.ask("figure", "accuracy", self.width(place), self.form.scenario())
+        self.put_answer(place, "built-accuracy", answer)
+        by_id("measure-said").textContent = f"All {of} runs compared in your browser, just now."
+        button.disabled = False
+
+    async def guarded(self, work: Any) -> None:
+        """Do a worker's work until it fails; then say so, once."""
+        generation = self.runtime.generation
+        try:
+            await work
+        except Exception as error:
+            if generation != self.runtime.generation:
+                return
+            self.runtime.stop()
+            if isinstance(error, Failure):
+                self.fail(f"{error.message} The numbers shown stay as they are.", error.details)
+            else:
+                self.fail("This page has a fault and stopped. The numbers shown stay as they are.", repr(error))
+                raise
+
+    async def start(self) -> None:
+        """Start a worker, then answer and draw."""
+        await self.runtime.start(self.progress)
+        asyncio.create_task(self.guarded(self.answer()))
+        asyncio.create_task(self.guarded(self.draw()))
+        self.ask()
+
+    def run(self) -> None:
+        """Start a worker, again after a failure."""
+        by_id("alert").hidden = True
+        self.figures_loaded = False
+        self.figures_wanted.clear()
+        app("loading")
+        asyncio.create_task(self.guarded(self.start()))
+
+
+page = Page()
+
+
+def link_changed(_event: Any) -> None:
+    """Take over the scenario of a link that was opened in this page; a link to one of its sections changes nothing."""
+    if by_id(window.location.hash.lstrip("#")) is not None:
+        page.write_link()
+        return
+    page.read_link()
+    page.remember()
+    page.ask()
+
+
+def key_pressed(event: Any) -> None:
+    """Undo and redo with the keyboard, outside text boxes, which have their own."""
+    if (
+        (event.ctrlKey or event.metaKey)
+        and event.key.lower() == "z"
+        and event.target.tagName not in ("INPUT", "TEXTAREA")
+    ):
+        event.preventDefault()
+        page.step(*((page.future, page.past) if event.shiftKey else (page.past, page.future)))
+
+
+def describe() -> "tuple[str, str]":
+    """Say what the present scenario is, and give its link text."""
+    says = [document.querySelector(f'[data-says="{group}"]').textContent for group in ("model", "gpu", "recipe")]
+    return "; ".join(says), page.link_text()
+
+
+def load(text: str) -> None:
+    """Show the scenario of a link text."""
+    page.take_over(text)
+    page.remember()
+    page.ask()
+
+
+def said(text: str) -> None:
+    """Say what became of a file."""
+    by_id("take-said").textContent = text
+
+
+def take(button: Any) -> None:
+    """Copy or download the text that a button stands beside."""
+    if button.hasAttribute("data-copy"):
+        copy(by_id(button.getAttribute("data-copy")), said)
+        return
+    name = button.getAttribute("data-file-name")
+    download(text_blob(text_of(by_id(button.getAttribute("data-download"))), "text/plain"), name)
+    said(f"{name} goes to your downloads, unless the browser forbids it here: its text can be selected too.")
+
+
+def clicked(event: Any) -> None:
+    """Do what a button that came with a result offers."""
+    button = event.target.closest("button")
+    if button is None:
+        return
+    if button.hasAttribute("data-apply"):
+        page.form.apply(link.read(button.getAttribute("data-apply")))
+    elif button.hasAttribute("data-copy") or button.hasAttribute("data-download"):
+        take(button)
+    elif button.hasAttribute("data-save-figure"):
+        page.figure_files.open(button.closest("figure"), button.getAttribute("data-save-figure"))
+    elif button.hasAttribute("data-save-as"):
+        page.figure_files.save(button.getAttribute("data-save-as"))
+    elif button.hasAttribute("data-forget-reading"):
+        page.readings.forget(int(button.getAttribute("data-forget-reading")))
+    elif button.hasAttribute("data-forget-readings"):
+        page.readings.clear()
+
+
+def start_over(_event: Any) -> None:
+    """Go back to the page's first scenario."""
+    load("")
+
+
+def listen() -> None:
+    """Take part in what happens on the page."""
+    # `window` is a module in MicroPython: its methods are called without their object, which listeners need.
+    on(document.defaultView, "hashchange", link_changed)
+    on(document, "keydown", key_pressed)
+    on(document, "click", clicked)
+    for name, handler in (
+        ("undo", lambda _event: page.step(page.past, page.future)),
+        ("redo", lambda _event: page.step(page.future, page.past)),
+        ("reset", start_over),
+        ("ask-planner", lambda _event: asyncio.create_task(page.guarded(page.search()))),
+        ("reading-add", lambda _event: page.readings.add()),
+        ("reading-take", lambda _event: page.readings.paste()),
+        ("keep-a", lambda _event: page.keep(page.whole())),
+        ("swap-a", lambda _event: page.swap()),
+        ("drop-a", lambda _event: page.keep("")),
+        ("measure-again", lambda _event: asyncio.create_task(page.guarded(page.measure_again()))),
+        ("retry", lambda _event: page.run()),
+    ):
+        on(by_id(name), "click", handler)
+    on(by_id("reading-kind"), "change", lambda _event: page.readings.kind_changed())
+    for button in document.querySelectorAll("[data-needs-python]"):
+        button.disabled = False
+
+
+async def start() -> None:
+    """Bring the page to life, in steps between which it reacts."""
+    listen()
+    await asyncio.sleep(0)
+    Keep(describe, load)
+    await asyncio.sleep(0)
+    page.read_link()
+    page.settled = page.link_text()
+    mark("app:alive")
+    # static/early.js has looked, and said so.
+    if document.documentElement.getAttribute("data-storage") != "refused":
+        page.run()
