@@ -145,7 +145,7 @@ async def load_figures() -> str:
 
 
 def figure(name: str, width: int, scenario_text: str) -> str:
-    """Draw the figure `name`, `width` pixels wide; the envelope holds its ``html`` (or an empty text) and ``digest``."""
+    """Draw the figure `name`, `width` pixels wide; the envelope holds its ``digest`` and ``html``, maybe empty."""
     from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
 
     def make(scenario: dict[str, Any]) -> dict[str, Any]:

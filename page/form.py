@@ -323,9 +323,11 @@ class Form:
         return field
 
     def accepted(self) -> None:
-        """Take away the calculation's errors: it has answered."""
+        """Take away the calculation's errors, since it has answered, and those of fields that are no longer shown."""
         for key in list(self.wrong):
-            self.say(key, "")
+            box = self.config if key == "config" else self.inputs[key]
+            if key in self.refused or box.closest("[hidden]"):
+                self.say(key, "")
 
     def show(self, filled: dict[str, Any]) -> None:
         """Show every field: what was set, else what the calculation filled in."""
