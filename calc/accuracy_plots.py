@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calc import accuracy
 from calc.plots import GIB, THEME, Kind, Words
@@ -44,6 +44,7 @@ def draw_accuracy(axes: Axes, _result: Mapping[str, Any], _data: Mapping[str, An
     ):
         scale("log")
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(LogLocator(subs=(2, 5)))
         axis.set_minor_formatter(NullFormatter())
         limits(ends)
     axes.set_xlabel("Measured peak (GiB)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from calc import convergence, planner
 from calc.catalog import published
@@ -49,6 +49,8 @@ def _plain_log(axes: Axes, *, x: bool = True, y: bool = False) -> None:
         if wanted:
             scale("log")
             axis.set_major_formatter(FuncFormatter(_short))
+            # Each tick is an object that takes its time: two between the named ones, not eight.
+            axis.set_minor_locator(LogLocator(subs=(2, 5)))
             axis.set_minor_formatter(NullFormatter())
 
 
@@ -140,7 +142,7 @@ def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]
     _plain_log(axes)
     axes.set_xlabel("Batch (samples)")
     axes.set_ylabel(common[:1].upper() + common[1:])
-    axes.figure.legend(loc="outside upper left", fontsize="x-small")
+    axes.figure.legend(loc="upper left", fontsize="x-small")
     text = (
         f"{len(shown)} published series as measured, {common}; {shown[0]['better']} is better. Dotted lines only join "
         "the points of one study. Most of the gap goes when the rate and the number of updates are tuned again."

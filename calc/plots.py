@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GIB: Final = 2**30
-DOTS_PER_INCH: Final = 96
+PIXELS_PER_INCH: Final = 96
+POINTS_PER_INCH: Final = 72
+MARGIN_POINTS: Final = 3
+NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 LEGEND_OF_THREE_INCHES: Final = 3.5
 
 PHASE_LABELS: Final = {"forward": "Forward", "backward": "Backward", "step": "Optimizer step"}
@@ -133,7 +136,7 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend = axes.figure.legend
     columns = 3 if axes.figure.bbox.width / axes.figure.dpi >= LEGEND_OF_THREE_INCHES else 2
-    legend(loc="outside upper center", ncols=columns, handlelength=2.4, columnspacing=1.4)
+    legend(loc="upper center", ncols=columns, handlelength=2.4, columnspacing=1.4)
     return Words(
         title="Memory against micro-batch",
         text=(
@@ -305,6 +308,60 @@ def _kind(name: str) -> Kind:
     return {**FIGURES, **PLAN_FIGURES, **ACCURACY_FIGURES}[name]
 
 
+def _svg(figure: Figure, axes: Axes) -> str:
+    """Write the figure as SVG, its axes as large as labels and legends leave room for."""
+    figure.patch.set_visible(False)
+    axes.patch.set_visible(False)
+    page = io.StringIO()
+    width, height = figure.bbox.size
+    # The canvas would make a renderer for each step, and measure every text again.
+    renderer = RendererSVG(width, height, page, metadata=NO_METADATA)  # type: ignore[no-untyped-call]
+    _place(axes, renderer)
+    figure.draw(renderer)
+    renderer.finalize()  # type: ignore[no-untyped-call]
+    return page.getvalue()
+
+
+def _place(axes: Axes, renderer: RendererSVG) -> None:
+    """Give the axes all the room of their figure that labels and legends leave.
+
+    matplotlib's constrained layout does the same for any figure, by laying everything out several times, which takes
+    longer than the drawing.
+    """
+    figure, inside = axes.figure, axes.bbox
+    ticks, names = [], []
+    for axis in (axes.xaxis, axes.yaxis):
+        # From here on the name has a place of its own; matplotlib would look for one at each drawing.
+        axis.set_label_coords(0.5, 0.5, axis.label.get_transform())
+        names.append(axis.label.get_window_extent(renderer))
+        axis.label.set_visible(False)
+        ticks.append(axis.get_tightbbox(renderer) or inside)
+        axis.label.set_visible(True)
+    (below, beside), (name_below, name_beside) = ticks, names
+    axes.xaxis.label.set_y(MARGIN_POINTS + name_below.height)
+    axes.yaxis.label.set_x(MARGIN_POINTS + name_beside.width)
+    left = MARGIN_POINTS + name_beside.width + axes.yaxis.labelpad + inside.x0 - beside.x0
+    bottom = MARGIN_POINTS + name_below.height + axes.xaxis.labelpad + inside.y0 - below.y0
+    # The last label of an axis may reach over its end.
+    right = MARGIN_POINTS + max(0, below.x1 - inside.x1)
+    top = MARGIN_POINTS + max(0, beside.y1 - inside.y1)
+    for legend in figure.legends:
+        top += MARGIN_POINTS + legend.get_window_extent(renderer).height
+    width, height = figure.bbox.size
+
+    def place(right: float) -> None:
+        axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
+        # A name wider than its axis ends where the figure does.
+        farthest = width - MARGIN_POINTS - name_below.width / 2
+        axes.xaxis.label.set_x(min(0.5, (farthest - left) / (width - left - right)))
+
+    place(right)
+    # What is written beside the data can be measured only where it will stand.
+    ends = [text.get_window_extent(renderer).x1 for text in axes.texts]
+    if (end := max(ends, default=0) + MARGIN_POINTS) > width:
+        place(right + end - width)
+
+
 def _themed(svg: str, prefix: str, words: Words) -> str:
     """Make matplotlib's document one piece of a page: own ids, the page's colours, a title, a description."""
     svg = svg[svg.index("<svg") :]
@@ -357,13 +414,13 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     if kind.needs and not (data.get(kind.needs) or result.get(kind.needs)):
         return {}
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width / DOTS_PER_INCH, kind.height / DOTS_PER_INCH), layout="constrained")
-        FigureCanvasSVG(figure)
-        words = kind.fill(figure.subplots(), result, data)
-        page = io.StringIO()
-        figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        size = (width / PIXELS_PER_INCH, kind.height / PIXELS_PER_INCH)
+        figure = Figure(figsize=size, dpi=POINTS_PER_INCH)
+        axes = figure.subplots()
+        words = kind.fill(axes, result, data)
+        svg = _svg(figure, axes)
     return {
-        "svg": _themed(page.getvalue(), f"{name}-{width}-", words),
+        "svg": _themed(svg, f"{name}-{width}-", words),
         "title": words.title,
         "text": words.text,
         "table": {"columns": list(words.columns), "rows": [list(row) for row in words.rows]},
