@@ -22,6 +22,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from tools.build import NODE_MODULES, ROOT
+from tools.prerender import DRAWN
 from tools.wheels import PACKAGES, Carrier, Wheel, fetch
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ from calc.evaluation import evaluate
 scenario = {"model": "gpt2", "gpu": "rtx-4090-24gb"}
 document.getElementById("answer").textContent = json.dumps(evaluate(scenario)["max_micro_batch"])
 performance.mark("app:numbers")
-for name in plots.FIGURES:
+for name in FIGURES:
     figure = document.createElement("figure")
     figure.innerHTML = plots.draw(name, scenario, 780)["svg"]
     document.body.append(figure)
@@ -93,7 +94,7 @@ def plain_page(folder: Path, *, cached_packages: str | None) -> None:
     if cached_packages:
         config["packages_cache"] = cached_packages
     (folder / "pyscript.json").write_text(json.dumps(config))
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(PROGRAM.replace("FIGURES", repr(DRAWN)))
     (folder / "index.html").write_text(PLAIN_PAGE)
 
 

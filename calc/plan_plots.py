@@ -354,7 +354,7 @@ def draw_comparison(axes: Axes, found: Mapping[str, Any], _data: Mapping[str, An
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("GiB at the peak; the upright line is what the card leaves to tensors")
     wide = axes.figure.bbox.width / axes.figure.dpi >= LEGEND_OF_FOUR_INCHES
-    axes.figure.legend(loc="outside upper center", ncols=4 if wide else 2, fontsize="x-small")
+    axes.figure.legend(loc="upper center", ncols=4 if wide else 2, fontsize="x-small")
     text = " ".join(
         f"{row[0]} takes {row[3]} of {row[4]} GiB at micro-batch {row[1]}; {row[2]} would fit." for row in table
     )

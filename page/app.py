@@ -21,7 +21,9 @@ from page.readings import KEY, Readings
 from page.runtime import Failure, Runtime
 from page.words import field_name
 
-FIGURE_PAUSE_SECONDS = 0.25
+# Of a row of changes only the last is drawn, and what takes longer waits until they have come to rest.
+FIGURE_PAUSE_SECONDS = 0.08
+REST_PAUSE_SECONDS = 0.25
 # Shown once the person has asked for it.
 PLANNER = "planner"
 # Asked for last, card by card.
@@ -328,30 +330,51 @@ class Page:
         room = int(place.clientWidth) // WIDTH_STEP * WIDTH_STEP
         return max(NARROWEST, min(WIDEST, room))
 
+    def out_of_view(self, name: str) -> float:
+        """How far a figure's place is from what the window shows, in pixels; 0 for what can be seen."""
+        box = self.figures[name].getBoundingClientRect()
+        return float(max(0, box.top - window.innerHeight, -box.bottom))
+
     async def draw(self) -> None:
-        """Draw the figures of the newest result, as long as this worker lives; numbers go first."""
+        """Show what comes after the numbers, as long as this worker lives: first the figures that can be seen."""
         generation = self.runtime.generation
         await self.figures_wanted.wait()
         await self.runtime.load_figures(self.progress)
         self.figures_loaded = True
         self.show_sections()
         self.live()
+        # Nothing has been changed before the first ones.
+        soon, rest = 0.0, 0.0
         while generation == self.runtime.generation:
             await self.figures_wanted.wait()
             self.figures_wanted.clear()
-            await asyncio.sleep(FIGURE_PAUSE_SECONDS)
+            await asyncio.sleep(soon)
             turn, scenario = self.drawable
-            for key in self.later:
-                await self.show_later(key, turn, scenario)
-            for name, place in self.figures.items():
-                if turn != self.latest:
-                    break
-                if not place.hasAttribute("data-on-demand"):
-                    await self.draw_one(name, place, turn, scenario)
+            figures = [
+                name
+                for name, place in self.figures.items()
+                if not (place.hasAttribute("data-on-demand") or (place.hasAttribute("data-needs") and place.hidden))
+            ]
+            await self.draw_nearest(figures, turn, scenario, in_view=True)
+            await asyncio.sleep(rest)
+            await self.draw_nearest(figures, turn, scenario)
+            soon, rest = FIGURE_PAUSE_SECONDS, REST_PAUSE_SECONDS
             if turn == self.latest:
                 mark("app:ready")
+            for key in self.later:
+                await self.show_later(key, turn, scenario)
+            if turn == self.latest:
                 app("ready")
                 await self.ask_cards(turn, scenario)
+
+    async def draw_nearest(self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False) -> None:
+        """Draw figures, nearest to the window first, all or those in view; what is drawn leaves the list."""
+        while turn == self.latest and figures:
+            distance, name = min((self.out_of_view(name), name) for name in figures)
+            if in_view and distance > 0:
+                return
+            await self.draw_one(name, self.figures[name], turn, scenario)
+            figures.remove(name)
 
     async def ask_cards(self, turn: int, scenario: str) -> None:
         """Find out what other cards take, one at a time: the worker answers other questions in between."""
