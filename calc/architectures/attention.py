@@ -11,6 +11,8 @@ from calc.replay import ops
 from calc.replay.tape import Dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from calc.replay.ops import Heads
     from calc.replay.tape import Tape, Tensor
 
@@ -25,7 +27,8 @@ def boolean_mask(tape: Tape, queries: int, keys: int, *, batched: bool = False) 
     return tape.empty((queries, keys), Dtype.BOOL, batched=batched)
 
 
-def _runs_in(q: Tensor) -> Dtype:
+def runs_in(q: Tensor) -> Dtype:
+    """The type that matrix products of this tensor run in."""
     autocast = q.tape.autocast
     return q.dtype if autocast is None else autocast.dtype
 
@@ -46,7 +49,7 @@ def sdpa(
     where the flash kernel can't run. ``heads_first``: the queries lie in memory head by head, not token by token; the
     flash kernel's output does so too, and must be copied into rows.
     """
-    dtype = _runs_in(q)
+    dtype = runs_in(q)
     q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
     if dtype.itemsize == 2 and mask is None and heads.width == heads.value_width and heads.width <= FLASH_WIDEST_HEAD:
         padded = -heads.width % 8
@@ -77,18 +80,20 @@ def eager(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     fp32_softmax: bool = True,
+    weights_as_values: bool = False,
     softcap: bool = False,
     heads_first: bool = False,
+    returns: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Scores as a matrix: product, scale, soft-cap, bias, mask, softmax (in fp32, cast back), dropout, product.
 
     A batched product copies an operand that does not lie head by head: keys repeated by copying do, and so do queries
-    and keys where ``heads_first``.
+    and keys where ``heads_first``. ``returns`` is told the weights, which the library's code returns beside the result.
     """
-    wanted, low = q.dtype, _runs_in(q)
+    wanted, low = q.dtype, runs_in(q)
     repeated = heads.key not in (1, heads.query)
     if heads.key != heads.query:
-        k, v = (_repeat(t, heads) for t in (k, v))
+        k, v = (repeat_keys(t, heads) for t in (k, v))
     scores = ops.scale(_scores(ops.cast(q, low), ops.cast(k, low), heads, repeated=repeated, heads_first=heads_first))
     if softcap:
         scores = ops.scale(scores)
@@ -99,9 +104,14 @@ def eager(
     if mask is not None:
         scores = ops.add(scores, mask)
     weights = ops.softmax(scores, Dtype.FP32 if fp32_softmax else None)
+    if fp32_softmax:  # one statement of the library, which has the scores' name on its left
+        weights = ops.cast(weights, wanted)
     del scores
-    weights = ops.cast(weights, wanted) if fp32_softmax else weights
+    if weights_as_values:
+        weights = ops.cast(weights, v.dtype)
     weights = ops.dropout(weights, dropout)
+    if returns is not None:
+        returns(weights)
     v = ops.cast(v, low) if repeated else ops.copy(ops.cast(v, low))
     out = ops.matmul(weights, v, (heads.query, heads.queries, heads.value_width), heads.keys)
     out = ops.copy(out).view(heads.queries, heads.query * heads.value_width)
@@ -109,7 +119,7 @@ def eager(
     return out
 
 
-def _repeat(x: Tensor, heads: Heads) -> Tensor:
+def repeat_keys(x: Tensor, heads: Heads) -> Tensor:
     """``repeat_kv``: reshapes an expanded view, which copies unless there is one head to repeat."""
     times = heads.query // heads.key
     return ops.expand(x, times) if heads.key == 1 else ops.repeat(x, times)
@@ -132,16 +142,19 @@ def attend(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     fp32_softmax: bool = True,
+    weights_as_values: bool = False,
     softcap: bool = False,
     heads_first: bool = False,
+    returns: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Attention by the scenario's choice: ``eager``, ``sdpa`` or ``flash-attention-2``.
 
     ``bias`` is a position bias (heads, queries, keys). One looked up in a table lies with the heads innermost, which
     the fused kernels refuse (sdp_utils.h, check_last_dim_stride_equals_1_dense): torch composes that attention.
-    ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not). ``softcap``:
+    ``fp32_softmax``: the model's eager code asks for its softmax in fp32 (Llama does, BERT does not).
+    ``weights_as_values``: it casts the weights to the values' type in a statement of its own (GPT-2). ``softcap``:
     it soft-caps the scores (Gemma 2); torch's fused kernel never does.
-    ``heads_first``: see `sdpa`.
+    ``heads_first``: see `sdpa`; ``returns``: see `eager`.
     """
     if kind in ("eager", EAGER_RECOMPUTED):
 
@@ -155,25 +168,27 @@ def attend(
                 mask=mask,
                 bias=bias,
                 fp32_softmax=fp32_softmax,
+                weights_as_values=weights_as_values,
                 softcap=softcap,
                 heads_first=heads_first,
+                returns=returns,
             )
 
         return q.tape.checkpoint(compose, q, k, v) if kind == EAGER_RECOMPUTED else compose(q, k, v)
     if bias is not None:
         mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
         del bias
-        dtype = _runs_in(q)
+        dtype = runs_in(q)
         mask, q, k, v = (ops.cast(t, dtype) for t in (mask, q, k, v))
         return ops.copy(
             ops.math_attention(q, k, v, heads._replace(causal=False), dropout_probability=dropout, mask=mask)
         )
     if kind == "flash-attention-2":
-        dtype = Dtype.BF16 if _runs_in(q) is Dtype.FP32 else _runs_in(q)
+        dtype = Dtype.BF16 if runs_in(q) is Dtype.FP32 else runs_in(q)
         q, k, v = (ops.cast(t, dtype) for t in (q, k, v))
         out = ops.flash_attention(q, k, v, heads, drops=dropout > 0)
         return ops.copy(out) if heads_first else out
     if heads.key != heads.query and mask is not None:
-        k, v = (_repeat(t, heads) for t in (k, v))
+        k, v = (repeat_keys(t, heads) for t in (k, v))
         heads = heads._replace(key=heads.query)
     return sdpa(q, k, v, heads, dropout=dropout, mask=mask, heads_first=heads_first)

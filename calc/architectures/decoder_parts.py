@@ -127,7 +127,7 @@ class Rotary:
     its own interleaved copy of the tables, which autograd keeps (GLM, Helium, ERNIE). ``cut``: the rotated part is cut
     from each head and joined with the rest in a new tensor, even where the rest is empty. ``holds_parts``: the parts
     are variables of the attention's own code, alive until it returns (Phi, StableLM). ``complex_table``: one table of
-    complex numbers (DeepSeek V2).
+    complex numbers (DeepSeek V2). ``half_tables``: one number for both values of a pair (gpt-oss).
     """
 
     width: int
@@ -137,13 +137,15 @@ class Rotary:
     cut: bool = False
     holds_parts: bool = False
     complex_table: bool = False
+    half_tables: bool = False
 
 
 class RotaryTables:
     """Cosine and sine of each position, made once a forward in fp32 and cast to the model's type."""
 
     def __init__(self, tape: Tape, tokens: int, rotary: Rotary, dtype: Dtype) -> None:
-        angles = tape.empty((tokens, rotary.width), Dtype.FP32, batched=False)
+        width = rotary.width // 2 if rotary.half_tables else rotary.width
+        angles = tape.empty((tokens, width), Dtype.FP32, batched=False)
         if rotary.complex_table:
             self.cos = self.sin = angles
             return
@@ -179,6 +181,15 @@ def rotate(q: Tensor, k: Tensor, tables: RotaryTables, rotary: Rotary) -> tuple[
     if rotary.wide_tables or rotary.wide_inputs:
         q, k = ops.cast(q, types[0]), ops.cast(k, types[1])
     return q, k, ()
+
+
+def turn_halves(x: Tensor, tables: RotaryTables) -> Tensor:
+    """Each head's halves (tokens, heads, width) turned by tables of half a head, and joined in new memory."""
+    half = (*x.shape[:-1], x.shape[-1] // 2)
+    first, second = ops.split(x, [half, half])
+    left = ops.subtract(ops.mul(first, tables.cos), ops.mul(second, tables.sin))
+    right = ops.add(ops.mul(second, tables.cos), ops.mul(first, tables.sin))
+    return ops.cat([left, right]).view(*x.shape)
 
 
 class ScaledEmbedding(Embedding):
@@ -265,7 +276,7 @@ class AddedBiasLinear:
     def __init__(
         self, build: Build, name: str, inputs: int, outputs: int, *, bias: bool, attention: bool = False
     ) -> None:
-        self.linear = build.linear(name, inputs, outputs, bias=False, attention=attention)
+        self.linear = build.linear(name, inputs, outputs, bias=False, attention=attention, cached=False)
         self.bias = build.parameter(f"{name}.bias", (outputs,)) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:

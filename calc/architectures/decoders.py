@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.architectures import gpt_like, llama_like, mixtures
+from calc.architectures import gpt_like, gpt_oss, llama_like, mixtures
 
 if TYPE_CHECKING:
     from calc.architectures.model import Architecture
@@ -29,6 +29,7 @@ DECODERS: dict[str, Architecture] = {
     "gpt_bigcode": gpt_like.gpt_bigcode,
     "gpt_neo": gpt_like.gpt_neo,
     "gpt_neox": llama_like.gpt_neox,
+    "gpt_oss": gpt_oss.gpt_oss,
     "gptj": gpt_like.gptj,
     "granite": llama_like.granite,
     "granitemoe": mixtures.granitemoe,

@@ -90,7 +90,7 @@ class Options:
     kernels: Sequence[str] = ("eager", "sdpa", "flash-attention-2")
     """The attention implementations that the class has; it takes eager for another one."""
     bias_in_mask: bool = False
-    """Torch's attention gets ALiBi's bias as its mask (Falcon)."""
+    """The mask holds ALiBi's bias (Falcon)."""
     mask_always: bool = False
     """A mask is made even where the kernel could be told "causal" (Falcon)."""
     boolean_mask: bool = False
@@ -117,6 +117,8 @@ class Options:
     mlp_names: tuple[str, str] = ("up_proj", "down_proj")
     attention_dropout: float = 0.0
     fp32_softmax: bool = True
+    weights_as_values: bool = False
+    """Attention weights are cast to the values' type (GPT-2)."""
     branch_dropout: float = 0.0
     mlp_dropout: float = 0.0
     embedding_dropout: float = 0.0
@@ -135,12 +137,18 @@ class Options:
     """The branches are added into the second one's memory (Falcon)."""
     bias_added: bool = False
     """Feed-forward biases are added in an operation of their own (Falcon)."""
+    attention_held: bool = False
+    """The layer's code names the attention's output until its end (GPT-2)."""
+    input_held: bool = False
+    """And the attention's normalized input (Falcon)."""
     residual_first: bool = True
     """Parallel branches are added to the input in turn, not to each other first."""
     score_softcap: bool = False
     logits_scaled: bool = False
     logits_softcap: bool = False
     final_norm: bool = True
+    weights_passed_on: bool = False
+    """A layer returns its attention weights, which the model's loop holds until the next layer has run."""
     sparse: Callable[[Build, int], Callable[[Tensor], Tensor]] | None = None
     """Builds the feed-forward of a layer that has experts."""
     sparse_layers: Sequence[bool] = ()
@@ -155,11 +163,16 @@ class Context(NamedTuple):
     masks: dict[bool, Tensor | None]
     position_bias: Tensor | None = None
     returned: list[Tensor] | None = None
-    """Where a layer returns its attention weights, too, the model's loop holds them until the next layer has run."""
+    """Attention weights that the layer's code still holds, see `Options.weights_passed_on`."""
+
+    def of_layer(self, *, windowed: bool) -> Context:
+        """What one layer gets of it: the mask and the tables of its own kind."""
+        tables = {w: table for w, table in self.tables.items() if w == windowed}
+        return self._replace(tables=tables, masks={windowed: self.masks[windowed]})
 
     def returns(self, weights: Tensor) -> None:
-        """Notes a layer's second result; where autograd records, the graph holds it anyway."""
-        if self.returned is not None and not weights.tape.recording:
+        """Notes an attention's second result."""
+        if self.returned is not None:
             self.returned.append(weights.data)
 
 
@@ -202,8 +215,10 @@ class Attention:
             dropout=o.attention_dropout,
             mask=mask,
             fp32_softmax=o.fp32_softmax,
+            weights_as_values=o.weights_as_values,
             softcap=o.score_softcap,
             heads_first=self.rotates and o.rotary is not None and o.rotary.cut,
+            returns=context.returns,
         )
         out = self.o(out)
         del held
@@ -305,7 +320,8 @@ class Block:
     def __call__(self, x: Tensor, *, context: Context) -> Tensor:
         x = self._run(x, context)
         if context.returned is not None:
-            del context.returned[:-1]
+            passed_on = self.options.weights_passed_on and not x.tape.recording
+            del context.returned[: -1 if passed_on else None]
         return x
 
     def _run(self, x: Tensor, context: Context) -> Tensor:
@@ -313,6 +329,8 @@ class Block:
             return self._parallel(x, context)
         if self.options.residual_normalized:
             return self._from_normalized(x, context)
+        if self.options.attention_held:
+            return self._holding(x, context)
         tape = x.tape
         with tape.within("attention"):
             x = self._join(x, self._attention_branch(x, context))
@@ -321,6 +339,19 @@ class Block:
         with tape.within("mlp"):
             x = self._join(x, self._mlp_branch(x))
             return self.mlp_norm(x) if self.options.order is Order.POST_SUM else x
+
+    def _holding(self, x: Tensor, context: Context) -> Tensor:
+        tape = x.tape
+        with tape.within("attention"):
+            normal = self.attention_norm(x)
+            attention = self.attention(normal, context)
+            held = (attention, normal) if self.options.input_held else (attention,)
+            del normal
+            x = ops.add(x, attention)
+        with tape.within("mlp"):
+            x = ops.add(x, self.mlp(self.mlp_norm(x)))
+        del attention, held
+        return x
 
     def _from_normalized(self, x: Tensor, context: Context) -> Tensor:
         tape = x.tape
@@ -410,7 +441,7 @@ class Decoder:
         with tape.within("embeddings"):
             x, held = self._embedded(tape, tokens)
             context = self._context(tape, tokens, x)
-        x = self.blocks(tape, x, context=context)
+        x = self.blocks(tape, x, own=lambda layer: {"context": context.of_layer(windowed=is_windowed(o, layer))})
         del held
         if context.returned is not None:
             context.returned.clear()
@@ -443,7 +474,7 @@ class Decoder:
             w: causal_mask(tape, self.kind, tokens, x.dtype, o.window if w else None, always=o.mask_always)
             for w in sorted(windowed)
         }
-        if o.bias_in_mask and self.kind == "sdpa":
+        if o.bias_in_mask:
             masks = {w: tape.empty((o.heads, tokens, tokens), x.dtype, batched=True) for w in masks}
         if o.boolean_mask:
             masks = {w: mask and ops.cast(mask, Dtype.BOOL) for w, mask in masks.items()}

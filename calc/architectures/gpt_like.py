@@ -53,6 +53,8 @@ def _gpt2_options(config: Mapping[str, Any]) -> Options:
         mlp_names=("c_fc", "c_proj"),
         attention_dropout=config["attn_pdrop"],
         fp32_softmax=False,
+        weights_as_values=True,
+        attention_held=True,
         branch_dropout=dropout,
         mlp_dropout=dropout,
         embedding_dropout=config["embd_pdrop"],
@@ -68,6 +70,7 @@ def gpt_bigcode(build: Build, config: Mapping[str, Any]) -> Decoder:
         key_heads=1 if single else config["n_head"],
         fused_cut="split" if single else "heads",
         fp32_softmax=True,
+        weights_as_values=False,
     )
     return Decoder(build, options)
 
@@ -87,6 +90,7 @@ def _gptj_options(config: Mapping[str, Any]) -> Options:
         position_limit=config["n_positions"],
         rotary=Rotary(config["rotary_dim"] or width, cut=config["rotary_dim"] is not None),
         tables_per_layer=True,
+        weights_passed_on=True,
         query_bias=False,
         out_bias=False,
         fused_projection=None,
@@ -135,6 +139,8 @@ def gpt_neo(build: Build, config: Mapping[str, Any]) -> Decoder:
         mlp_dropout=dropout,
         embedding_dropout=config["embed_dropout"],
         attention=GPTNeoAttention,
+        attention_held=True,
+        weights_passed_on=True,
         kernels=("eager", "flash-attention-2"),
     )
     return Decoder(build, options)
@@ -167,6 +173,7 @@ def bloom(build: Build, config: Mapping[str, Any]) -> Decoder:
         mlp_dropout=dropout,
         residual_normalized=config["apply_residual_connection_post_layernorm"],
         attention=BloomAttention,
+        weights_passed_on=True,
         bias_of_positions=partial(alibi_per_sample, heads),
         kernels=("eager",),
     )
@@ -201,6 +208,7 @@ def mpt(build: Build, config: Mapping[str, Any]) -> Decoder:
         attention_dropout=dropout,
         branch_dropout=dropout,
         mlp_dropout=dropout,
+        weights_passed_on=True,
         attention=partial(MptAttention, clipped=bool(config["attn_config"]["clip_qkv"])),
         bias_of_positions=partial(alibi_of_model, heads, config["max_seq_len"]),
         boolean_mask=True,
@@ -252,10 +260,6 @@ class _OwnAttention:
         tokens = v.shape[0]
         out = ops.matmul(weights, ops.copy(v), (o.heads, tokens, o.head_width), tokens)
         return ops.copy(out).view(tokens, o.hidden)
-
-    def _softmax(self, scores: Tensor, dtype: Dtype) -> Tensor:
-        weights = ops.cast(ops.softmax(scores), dtype)
-        return ops.dropout(weights, self.options.attention_dropout)
 
 
 class GPTJAttention(_OwnAttention):
@@ -313,7 +317,9 @@ class GPTJAttention(_OwnAttention):
         mask = context.masks[False]
         if mask is not None:
             scores = ops.add(scores, mask)
-        scores = self._softmax(scores, v.dtype)
+        scores = ops.softmax(scores)
+        scores = ops.dropout(ops.cast(scores, v.dtype), self.options.attention_dropout)
+        context.returns(scores)
         return self._output(scores, v)
 
 
@@ -337,7 +343,9 @@ class CodeGenAttention(GPTJAttention):
         if mask is not None:
             scores = ops.add(scores, mask)
         scores = ops.scale(scores)
-        scores = self._softmax(scores, v.dtype)
+        scores = ops.softmax(scores)
+        scores = ops.dropout(ops.cast(scores, v.dtype), self.options.attention_dropout)
+        context.returns(scores)
         return self._output(scores, v)
 
 
@@ -363,7 +371,9 @@ class GPTNeoAttention(_OwnAttention):
         mask = context.masks[False]
         if mask is not None:
             scores = ops.add(scores, mask)
-        scores = self._softmax(scores, v.dtype)
+        scores = ops.softmax(scores)
+        scores = ops.dropout(ops.cast(scores, v.dtype), self.options.attention_dropout)
+        context.returns(scores)
         del wide_q, wide_k
         return ops.dropout(self.o(self._output(scores, v)), o.branch_dropout)
 
@@ -418,10 +428,9 @@ class MptAttention(_OwnAttention):
         mask = context.masks[False]
         if mask is not None:
             scores = ops.where(mask, scores)
-        scores_wide = ops.cast(scores, Dtype.FP32)
-        weights = self._softmax(scores_wide, v.dtype)
+        weights = ops.cast(ops.softmax(ops.cast(scores, Dtype.FP32)), v.dtype)
+        weights = ops.dropout(weights, o.attention_dropout)
         context.returns(weights)
-        del scores_wide
         out = self.o(self._output(weights, v))
         del scores, weights, qkv
         return ops.dropout(out, o.branch_dropout)
@@ -455,9 +464,12 @@ def falcon(build: Build, config: Mapping[str, Any]) -> Decoder:
         out_bias=config["bias"],
         residual_first=False,
         sum_inplace=True,
+        attention_held=True,
+        input_held=True,
         attention_dropout=config["attention_dropout"],
         branch_dropout=0.0 if side_by_side else config["attention_dropout"],
         mlp_dropout=config["hidden_dropout"],
+        weights_passed_on=True,
         attention=partial(FalconAttention, grouped=grouped, alibi=alibi),
         bias_of_positions=partial(alibi_per_sample, heads) if alibi else None,
         bias_in_mask=alibi,
@@ -537,6 +549,7 @@ class FalconAttention:
         if context.position_bias is not None:
             wide = ops.cast(product, Dtype.FP32)
             scores = ops.add(wide, context.position_bias.view(o.heads, 1, tokens))
+        scores = ops.scale_inplace(scores)
         mask = context.masks[False]
         weights = ops.softmax(scores if mask is None else ops.add(scores, mask), dtype)
         if context.position_bias is not None:

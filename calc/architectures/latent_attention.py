@@ -66,6 +66,7 @@ class LatentAttention:
             dropout=o.attention_dropout,
             mask=context.masks[False],
             heads_first=True,
+            returns=context.returns,
         )
         out = self.o(out)
         del q, q_plain, latent

@@ -307,6 +307,8 @@ def stablelm(build: Build, config: Mapping[str, Any]) -> Decoder:
         out_bias=False,
         query_norm="each-head" if config["qk_layernorm"] else None,
         mlp_dropout=config["hidden_dropout"],
+        attention_held=True,
+        input_held=True,
     )
     return Decoder(build, options)
 

@@ -43,12 +43,13 @@ class ExpertWeight:
             up = build.parameter(f"{name}.lora_B", (outputs, rank), dtype=build.adapter_dtype, trainable=True)
             self.adapters = down, up
 
-    def __call__(self, tape: Tape) -> Tensor:
+    def factors(self, tape: Tape) -> list[Tensor]:
+        """The adapter's two matrices in the weight's type; empty without one."""
+        return [ops.cast(tape.parameter(p), self.weight.dtype) for p in self.adapters or ()]
+
+    def __call__(self, tape: Tape, factors: list[Tensor]) -> Tensor:
         weight = tape.parameter(self.weight)
-        if self.adapters is None:
-            return weight
-        down, up = (ops.cast(tape.parameter(p), self.weight.dtype) for p in self.adapters)
-        return ops.add_product(weight, down, up)
+        return ops.add_product(weight, *factors) if factors else weight
 
 
 class Experts:
@@ -66,24 +67,36 @@ class Experts:
     def __call__(self, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:
         tape, dtype = x.tape, x.dtype
         tokens, pairs = x.shape[0], index.numel
+        # peft holds an adapted weight and its factors until the experts have run (torch's parametrize.cached).
+        factors_down, factors_up = self.down.factors(tape), self.gate_up.factors(tape)
         expert_of_pair, order = (tape.empty((pairs,), Dtype.INT64, batched=True) for _ in range(2))
         rows = ops.take(x, tape.empty((pairs,), Dtype.INT64, batched=True), (pairs, self.hidden))
         weights = ops.take(weights.view(pairs), order, (pairs,))
         counted = tape.empty((pairs,), Dtype.INT32, batched=True)
         absent = tape.empty((pairs,), Dtype.BOOL, batched=True)
         rows = ops.fill_inplace(rows, absent)
-        out = ops.grouped_product(rows, self.gate_up(tape), 2 * self.inner)
+        up = self.gate_up(tape, factors_up)
+        out = self._first(rows, up, expert_of_pair)
         out = ops.where(absent, out)
         out = self._gated(out)
-        out = ops.grouped_product(out, self.down(tape), self.hidden)
+        down = self.down(tape, factors_down)
+        out = self._second(out, down, expert_of_pair)
         out = ops.where(absent, out)
         out_weighted = ops.mul(out, weights)
         inverse = tape.empty((pairs,), Dtype.INT64, batched=True)
         out_weighted = ops.take(out_weighted, inverse, (pairs, self.hidden))
         total = ops.reduce_sum(out_weighted, (tokens, self.hidden))
         result = ops.cast(total, dtype)
-        del expert_of_pair, counted, total, out_weighted, out, rows
+        del expert_of_pair, counted, total, out_weighted, out, rows, up, down, factors_up, factors_down
         return result
+
+    def _first(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
+        del expert_of_pair
+        return ops.grouped_product(rows, weight, 2 * self.inner)
+
+    def _second(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
+        del expert_of_pair
+        return ops.grouped_product(rows, weight, self.hidden)
 
     def _gated(self, both: Tensor) -> Tensor:
         half = (both.shape[0], self.inner)
@@ -138,11 +151,12 @@ class Router:
         if self.weight.adapters is None:
             return ops.linear(x, self.weight.weight)
         low = x.dtype if tape.autocast is None else tape.autocast.dtype
-        return ops.product(ops.cast(x, low), ops.cast(self.weight(tape), low))
+        return ops.product(ops.cast(x, low), ops.cast(self.weight(tape, self.weight.factors(tape)), low))
 
     def _deepseek(self, x: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         tape = x.tape
-        wide, weight = ops.cast(x, Dtype.FP32), ops.cast(self.weight(tape), Dtype.FP32)
+        wide = ops.cast(x, Dtype.FP32)
+        weight = ops.cast(self.weight(tape, self.weight.factors(tape)), Dtype.FP32)
         if tape.autocast is not None:
             wide, weight = ops.cast(wide, tape.autocast.dtype), ops.cast(weight, tape.autocast.dtype)
         logits = ops.product(wide, weight)

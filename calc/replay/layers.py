@@ -92,10 +92,11 @@ class Build:
         attention: bool = False,
         tied: Parameter | None = None,
         by_name_only: bool = False,
+        cached: bool = True,
     ) -> Linear:
         """A linear layer, with an adapter where the recipe asks for one; ``tied`` is the weight it shares.
 
-        ``by_name_only``: ``all-linear`` does not reach it.
+        ``by_name_only``: ``all-linear`` does not reach it. ``cached``: see `calc.replay.ops.linear`.
         """
         targets = self.lora_targets
         adapted = (
@@ -108,8 +109,8 @@ class Build:
             )
         )
         if adapted:
-            return LoraLinear(self, name, inputs, outputs, bias=bias, tied=tied)
-        return Linear(self, name, inputs, outputs, bias=bias, tied=tied)
+            return LoraLinear(self, name, inputs, outputs, bias=bias, tied=tied, cached=cached)
+        return Linear(self, name, inputs, outputs, bias=bias, tied=tied, cached=cached)
 
     @contextmanager
     def standing_for(self, copies: int) -> Iterator[None]:
@@ -130,9 +131,18 @@ class Linear:
     """``nn.Linear`` (or GPT-2's Conv1D)."""
 
     def __init__(
-        self, build: Build, name: str, inputs: int, outputs: int, *, bias: bool = True, tied: Parameter | None = None
+        self,
+        build: Build,
+        name: str,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool = True,
+        tied: Parameter | None = None,
+        cached: bool = True,
     ) -> None:
         self.name = name
+        self.cached = cached
         self.quantized = build.quantized and build.adapters_allowed and tied is None
         stored = nf4_bytes(inputs * outputs) if self.quantized else None
         self.weight = tied or build.parameter(f"{name}.weight", (outputs, inputs), stored_bytes=stored)
@@ -143,16 +153,24 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if self.quantized:
             return ops.quantized_linear(x, self.weight, self.bias)
-        return ops.linear(x, self.weight, self.bias)
+        return ops.linear(x, self.weight, self.bias, cached=self.cached)
 
 
 class LoraLinear(Linear):
     """A frozen linear layer with a trained low-rank addition (peft/tuners/lora/layer.py, Linear.forward)."""
 
     def __init__(
-        self, build: Build, name: str, inputs: int, outputs: int, *, bias: bool = True, tied: Parameter | None = None
+        self,
+        build: Build,
+        name: str,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool = True,
+        tied: Parameter | None = None,
+        cached: bool = True,
     ) -> None:
-        super().__init__(build, name, inputs, outputs, bias=bias, tied=tied)
+        super().__init__(build, name, inputs, outputs, bias=bias, tied=tied, cached=cached)
         rank = build.lora_rank
         self.down = build.parameter(f"{name}.lora_A", (rank, inputs), dtype=build.adapter_dtype, trainable=True)
         self.up = build.parameter(f"{name}.lora_B", (outputs, rank), dtype=build.adapter_dtype, trainable=True)
@@ -336,15 +354,25 @@ class Blocks:
                 self._layers.append(make(planned.layer))
             build.units.append((sum(p.numel for p in build.parameters[before:]), planned.repeats * build.copies))
 
-    def __call__(self, tape: Tape, x: Tensor, *, outputs: list[Tensor] | None = None, **shared: object) -> Tensor:
+    def __call__(
+        self,
+        tape: Tape,
+        x: Tensor,
+        *,
+        outputs: list[Tensor] | None = None,
+        own: Callable[[int], dict[str, Any]] | None = None,
+        **shared: object,
+    ) -> Tensor:
         """Runs the layers in order, each under activation checkpointing where the recipe says so.
 
-        ``shared`` goes to every layer by name: tables, masks, an encoder's output. ``outputs`` takes every layer's
-        output, for models that hold them all.
+        ``shared`` goes to every layer by name: tables, masks, an encoder's output. ``own`` gives what the layer of an
+        index gets instead: activation checkpointing holds that until the layer's backward. ``outputs`` takes every
+        layer's output, for models that hold them all.
         """
         for planned, layer in zip(self._planned, self._layers, strict=True):
             with tape.block(planned.block, planned.repeats):
-                call = partial(layer, **shared) if shared else layer
+                given = own(planned.layer) if own is not None else shared
+                call = partial(layer, **given) if given else layer
                 if self.checkpointing == "none":
                     x = call(x)
                 else:

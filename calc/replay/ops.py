@@ -171,6 +171,25 @@ def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: D
     return tape.record(out, [x], backward)
 
 
+def clamp(x: Tensor, *, bounds: int) -> Tensor:
+    """``x.clamp(...)`` by one or two bounds: keeps x; backward compares it with each bound."""
+    tape = x.tape
+    if tape.recording and x.requires_grad:
+        tape.saves()
+    out = tape.like(x)
+    tape.kernel([x], [out])
+    kept = x.data
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        inside = [tape.like(kept, Dtype.BOOL) for _ in range(bounds)]
+        tape.kernel([kept], inside)
+        result = tape.like(grad)
+        tape.kernel([grad, *inside], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
 def power(x: Tensor) -> Tensor:
     """``x.pow(n)``: fp32 under autocast; backward computes n * x^(n-1) * grad in three kernels, all kept to its end."""
     tape = x.tape
@@ -298,6 +317,7 @@ def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Ten
     has a kernel that reads it and writes fp32; bfloat16 is cast first (ATen/native/SoftMax.cpp, softmax).
     """
     tape = x.tape
+    given = x
     wanted = dtype or (Dtype.FP32 if tape.autocast is not None else x.dtype)
     if x.dtype is not Dtype.FP16:
         x = cast(x, wanted)
@@ -310,6 +330,7 @@ def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Ten
         out = tape.like(x, wanted)
         tape.kernel([unsafe], [out])
         del unsafe, masked
+    del given
     if tape.recording and x.requires_grad:
         tape.saves()
     kept = out.data
@@ -386,16 +407,17 @@ def embedding(
     return tape.record(out, [operand], backward)
 
 
-def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None) -> Tensor:
+def linear(x: Tensor, weight: Parameter, bias: Parameter | None = None, *, cached: bool = True) -> Tensor:
     """``x @ weight (+ bias)``: keeps the input where the weight trains and the weight where the input has a gradient.
 
-    The last dimension of ``x`` is contracted; ``weight`` may be stored either way round.
+    The last dimension of ``x`` is contracted; ``weight`` may be stored either way round. Not ``cached``: autocast keeps
+    no copy of a view, such as the transpose that the code itself multiplies with (autocast_mode.cpp, cached_cast).
     """
     tape = x.tape
     if tape.fp8 and x.shape[-1] % FP8_ALIGNMENT == 0 and weight.numel // x.shape[-1] % FP8_ALIGNMENT == 0:
         return fp8_linear(x, weight, bias)
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
-    w = tape.cast_parameter(weight, low)
+    w = tape.cast_parameter(weight, low) if cached else cast(tape.parameter(weight), low)
     x = cast(x, low)
     b = tape.cast_parameter(bias, low) if bias is not None else None
     return product(x, w, b)
