@@ -1,4 +1,4 @@
-"""The command line: ``python -m calc evaluate`` and the catalogs.
+"""The command line: ``python -m calc evaluate`` and ``plan``, and the catalogs.
 
 Exit status: 0; 1 where a scenario was refused; 2 where the input is no JSON.
 """
@@ -13,24 +13,37 @@ from typing import TYPE_CHECKING, Any, TextIO
 from calc.catalog.listing import gpus_text, models_text
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
-from calc.summary import as_text
+from calc.summary import as_text, plan_as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 REFUSED = 1
 NO_JSON = 2
 
 
-def answer(scenario: Any) -> dict[str, Any]:
+def plan(scenario: Any) -> dict[str, Any]:
+    """The planner's answer."""
+    try:
+        from calc import planner  # noqa: PLC0415 - the rest of the command line does without numpy
+    except ImportError:
+        raise ScenarioError("plan", "the planner needs numpy, which is not installed") from None
+    return planner.plan(scenario)
+
+
+WORK_OUT = {"evaluate": evaluate, "plan": plan}
+AS_TEXT = {"evaluate": as_text, "plan": plan_as_text}
+
+
+def answer(scenario: Any, work_out: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """The result of one scenario, or its error."""
     try:
-        return evaluate(scenario)
+        return work_out(scenario)
     except ScenarioError as error:
         return {"error": {"field": error.field, "message": error.message}}
 
 
-def evaluate_lines(lines: Iterable[str], out: TextIO) -> int:
+def answer_lines(command: str, lines: Iterable[str], out: TextIO) -> int:
     """Answers one scenario a line, in order; the exit status."""
     status = 0
     for line in lines:
@@ -42,14 +55,14 @@ def evaluate_lines(lines: Iterable[str], out: TextIO) -> int:
             result = {"error": {"field": "scenario", "message": f"no JSON: {error}"}}
             status = NO_JSON
         else:
-            result = answer(scenario)
+            result = answer(scenario, WORK_OUT[command])
             if "error" in result:
                 status = max(status, REFUSED)
         print(json.dumps(result, allow_nan=False), file=out)
     return status
 
 
-def evaluate_options(options: Sequence[str], out: TextIO) -> int:
+def answer_options(command: str, options: Sequence[str], out: TextIO) -> int:
     """Answers ``--key value`` pairs in readable text; values are JSON where they parse as such, else words."""
     scenario: dict[str, Any] = {}
     if len(options) % 2 or not all(name.startswith("--") for name in options[::2]):
@@ -61,11 +74,11 @@ def evaluate_options(options: Sequence[str], out: TextIO) -> int:
         except json.JSONDecodeError:
             value = text
         scenario[name[2:].replace("-", "_")] = value
-    result = answer(scenario)
+    result = answer(scenario, WORK_OUT[command])
     if "error" in result:
         print(f"{result['error']['field']}: {result['error']['message']}", file=sys.stderr)
         return REFUSED
-    print(as_text(result), file=out)
+    print(AS_TEXT[command](result), file=out)
     return 0
 
 
@@ -74,14 +87,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m calc", description="How large a batch a GPU can take.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("evaluate", help="scenarios from standard input, one JSON object a line; or --key value pairs")
+    commands.add_parser(
+        "plan", help="the fastest, cheapest or roomiest way to a batch, a deadline or a budget; as evaluate"
+    )
     for name in ("models", "gpus"):
         listing = commands.add_parser(name, help=f"list the {name}")
         listing.add_argument("words", nargs="*", help="show only those that match")
-    if arguments[:1] == ["evaluate"]:
-        options = arguments[1:]
+    if arguments and arguments[0] in WORK_OUT:
+        command, *options = arguments
         if not options or options == ["-h"]:
             parser.parse_args(arguments)
-        return evaluate_options(options, sys.stdout) if options else evaluate_lines(sys.stdin, sys.stdout)
+        return answer_options(command, options, sys.stdout) if options else answer_lines(command, sys.stdin, sys.stdout)
     parsed = parser.parse_args(arguments)
     lister = models_text if parsed.command == "models" else gpus_text
     print(lister(" ".join(parsed.words)))

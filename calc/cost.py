@@ -9,13 +9,16 @@ from typing import Any
 from calc.catalog import published
 from calc.convergence import tradeoff
 from calc.errors import ScenarioError
+from calc.goal import SECONDS_PER_HOUR, Goal
 
-SECONDS_PER_HOUR = 3600
 JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 # What a full server draws over its GPUs' own board power: NVIDIA rates the DGX H100 at 10.2 kW for 8 x 700 W and the
 # DGX A100 at 6.5 kW for 8 x 400 W.
 SERVER_POWER_FACTOR = 10_200 / (8 * 700)
+
+
+OPEN = Goal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,9 @@ def run(
     board_watts: float | None = None,
     dollars_per_gpu_hour: float | None = None,
     gpu_id: str = "",
+    goal: Goal = OPEN,
 ) -> dict[str, Any]:
-    """Sum up the whole run: updates, seconds, GPU-hours, energy as a span, money.
+    """Sum up the whole run: updates, seconds, GPU-hours, energy as a span, money, and whether it keeps to the goal.
 
     Parameters
     ----------
@@ -122,6 +126,8 @@ def run(
         The user's own price; a list price where none is given.
     gpu_id : str
         To find the list price.
+    goal : Goal
+        What the run is to keep to.
 
     Raises
     ------
@@ -137,15 +143,18 @@ def run(
     hours = gpu_hours(seconds, gpus)
     price = Price(dollars_per_gpu_hour, "entered") if dollars_per_gpu_hour is not None else default_price(gpu_id)
     energy = energy_kilowatt_hours(seconds, gpus, board_watts) if board_watts else None
+    dollars = hours * price.dollars_per_gpu_hour if price else None
     return {
         "updates": updates,
         "seconds": seconds,
         "gpu_hours": hours,
         "energy_kwh_low": energy,
         "energy_kwh_high": energy * SERVER_POWER_FACTOR if energy is not None else None,
-        "dollars": hours * price.dollars_per_gpu_hour if price else None,
+        "dollars": dollars,
         "dollars_per_gpu_hour": price.dollars_per_gpu_hour if price else None,
         "price_source": price.source if price else None,
+        "goal_met": goal.met(seconds, dollars) if goal else None,
+        "goal": f"As it is set, the run {goal.judged(seconds, dollars)}." if goal else None,
         "notes": [
             "Without evaluation, checkpoints, failures and restarts.",
             "Energy: the boards at their power limit; the high end counts a whole server as NVIDIA rates it.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calc import batch, cost
 from calc.convergence import noise_scale, tradeoff
+from calc.goal import SECONDS_PER_HOUR
 from calc.timing import useful_operations
 
 if TYPE_CHECKING:
@@ -423,7 +424,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
         "run.gpu_hours",
         Explanation(
             "hours \u00d7 GPUs",
-            f"{_number(seconds / cost.SECONDS_PER_HOUR)} \u00d7 {scenario.gpus:,} = {_number(hours)}",
+            f"{_number(seconds / SECONDS_PER_HOUR)} \u00d7 {scenario.gpus:,} = {_number(hours)}",
             DEFINITION,
         ),
     )

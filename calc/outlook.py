@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from calc import accumulation, convergence, cost, multi_gpu
 from calc.convergence.generalization import plain_name
 from calc.errors import ScenarioError
+from calc.goal import Goal
 from calc.scaling import Offload
 from calc.scenario import TEXT_TASKS, Checkpointing, Task
 from calc.timing import step_time
@@ -186,4 +187,5 @@ def run_of(scenario: Scenario, global_batch: int, update_seconds: float | None) 
         board_watts=card.tdp_watts if card is not None else None,
         dollars_per_gpu_hour=scenario.filled.get("price_per_gpu_hour"),
         gpu_id=scenario.gpu.id or "",
+        goal=Goal.of(scenario.filled),
     )

@@ -256,23 +256,32 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
         Which front.
     """
     front = answer["fronts"][against]
+    best = answer["best"]
+    whole = bool(best) and best["run_seconds"] is not None
+    time_key, time_scale, time_label = (
+        ("run_seconds", 3600, "Hours of the run") if whole else ("update_seconds", 1, "Seconds an update")
+    )
+    cost = (
+        ("run_dollars", "Dollars of the run", 1) if whole else ("dollars_per_update", "Dollars for 1,000 updates", 1e-3)
+    )
     key, label, scale, said = {
         "headroom": ("headroom_bytes", "GiB left on each GPU", GIB, "has more memory left"),
-        "cost": ("dollars_per_update", "Dollars for 1,000 updates", 1e-3, "costs less"),
+        "cost": (*cost, "costs less"),
     }[against]
-    seconds = [plan["update_seconds"] for plan in front]
+    times = [plan[time_key] / time_scale for plan in front]
     others = [plan[key] / scale for plan in front]
-    axes.plot(seconds, others, color=THEME["accent"], marker="o", markersize=4, drawstyle="steps-post")
-    best = answer["best"]
+    axes.plot(times, others, color=THEME["accent"], marker="o", markersize=4, drawstyle="steps-post")
     if best:
-        axes.plot(best["update_seconds"], best[key] / scale, "*", color=THEME["over"], markersize=13, label="Chosen")
+        axes.plot(
+            best[time_key] / time_scale, best[key] / scale, "*", color=THEME["over"], markersize=13, label="Chosen"
+        )
         axes.legend(loc="best", fontsize="small")
-    axes.set_xlabel("Seconds an update")
+    axes.set_xlabel(time_label)
     axes.set_ylabel(label)
-    columns = ("Seconds an update", label, "GPUs", "Strategy", "Micro-batch", "Passes", "Checkpointing")
+    columns = (time_label, label, "GPUs", "Strategy", "Micro-batch", "Passes", "Checkpointing")
     rows = [
         (
-            f"{plan['update_seconds']:.4g}",
+            f"{taken:.4g}",
             f"{other:.3g}",
             plan["layout"]["data"] * plan["layout"]["tensor"] * plan["layout"]["pipeline"] * plan["layout"]["context"],
             STRATEGY_LABELS[plan["layout"]["strategy"]],
@@ -280,14 +289,15 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
             plan["accumulation_steps"],
             plan["settings"]["checkpointing"],
         )
-        for plan, other in zip(front, others, strict=True)
+        for plan, taken, other in zip(front, times, others, strict=True)
     ]
     text = (
         "Nothing fits."
         if not front
         else (
-            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {min(seconds):.3g} to "
-            f"{max(seconds):.3g} seconds an update; {label} from {min(others):.3g} to {max(others):.3g}."
+            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {min(times):.3g} to "
+            f"{max(times):.3g} {time_label[:1].lower()}{time_label[1:]}; {label} from {min(others):.3g} to "
+            f"{max(others):.3g}."
         )
     )
     return Words(f"Plans: time against {against}", text, columns, rows)

@@ -112,6 +112,24 @@ class ZeroGrad(StrEnum):
     KEEP = "keep"
 
 
+class Objective(StrEnum):
+    """What the planner's best plan is best at."""
+
+    TIME = "time"
+    COST = "cost"
+    HEADROOM = "headroom"
+
+
+PLANNED: Mapping[str, type[StrEnum]] = MappingProxyType(
+    {
+        "checkpointing": Checkpointing,
+        "precision": Precision,
+        "optimizer": Optimizer,
+        "attention": Attention,
+        "loss": Loss,
+    }
+)
+"""The settings that the planner may choose, as far as ``allow`` lists their values."""
 TEXT_TASKS = frozenset({Task.CAUSAL_LM, Task.MASKED_LM, Task.SEQ2SEQ_LM})
 """Those with a token to predict at each place."""
 MAX_SEQUENCE = 4_194_304
@@ -134,6 +152,7 @@ KEYS = (
     "checkpointing", "attention", "loss", "method", "lora_rank", "lora_targets", "zero_grad", "gpu", "gpus", "nodes",
     "interconnect", "parallelism", "global_batch", "micro_batch", "dataset", "epochs", "tokens", "calibration",
     "price_per_gpu_hour", "known_batch", "known_learning_rate", "gradient_norms", "dataset_samples",
+    "deadline_hours", "budget_dollars", "objective", "allow",
 )  # fmt: skip
 """The contract's keys, in the order of the permalink."""
 
@@ -442,10 +461,10 @@ def _precision(given: Mapping[str, Any], gpu: GpuChoice) -> Precision:
     return Precision.AMP_FP16 if refusal else precision
 
 
-def _loss(given: Mapping[str, Any], task: Task) -> Loss:
+def _loss(given: Mapping[str, Any], task: Task, field_name: str = "loss") -> Loss:
     loss = _choice(given, "loss", Loss, Loss.STANDARD)
     if loss is Loss.FUSED and task not in TEXT_TASKS:
-        raise ScenarioError("loss", "fused is for language models' logits: this model has none, use standard")
+        raise ScenarioError(field_name, "fused is for language models' logits: this model has none, use standard")
     return loss
 
 
@@ -488,6 +507,34 @@ def _check_run(given: Mapping[str, Any]) -> None:
         _number(norms.get(key), f"gradient_norms.{key}", *NORM_LIMITS)
 
 
+def _allow(given: Mapping[str, Any], gpu: GpuChoice, task: Task) -> dict[str, list[str]]:
+    """The values that the planner may choose from, by setting; one that is not named is the planner's to widen."""
+    value = given.get("allow")
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ScenarioError("allow", f'{_shown(value)} is no object such as {{"precision": ["bf16", "amp-bf16"]}}')
+    allowed: dict[str, list[str]] = {}
+    for name, words in value.items():
+        if name not in PLANNED:
+            raise ScenarioError("allow", f"{name!r} is not the planner's to choose: allowed are {', '.join(PLANNED)}")
+        field_name = f"allow.{name}"
+        if not isinstance(words, list | tuple) or not words:
+            raise ScenarioError(field_name, f"{_shown(words)} is no list of values: give at least one")
+        known = tuple(PLANNED[name])
+        wrong = [word for word in words if word not in known]
+        if wrong:
+            raise ScenarioError(field_name, f"{_shown(wrong[0])} is not known: allowed are {', '.join(known)}")
+        allowed[name] = list(words)
+    for precision in allowed.get("precision", ()):
+        refusal = gpus.precision_refusal(gpu.catalog, precision) if gpu.catalog is not None else None
+        if refusal:
+            raise ScenarioError("allow.precision", refusal)
+    for loss in allowed.get("loss", ()):
+        _loss({"loss": loss}, task, "allow.loss")
+    return allowed
+
+
 def _interconnect(given: Mapping[str, Any]) -> Any:
     value = given.get("interconnect")
     if value is not None and not isinstance(value, str | Mapping):
@@ -521,6 +568,9 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
     _check_run(given)
+    if given.get("objective") is not None:
+        _choice(given, "objective", Objective, Objective.TIME)
+    _allow(given, gpu, task)
     scenario = Scenario(
         model=model,
         shape=shape,
@@ -566,7 +616,9 @@ def _filled(given: Mapping[str, Any], scenario: Scenario, sizes: Mapping[str, in
         filled["lora_targets"] = list(targets) if isinstance(targets, tuple) else targets
     filled |= {"zero_grad": str(scenario.zero_grad), "gpu": gpu_text, "gpus": scenario.gpus}
     if scenario.gpus > 1:
-        filled |= {"nodes": scenario.nodes, "parallelism": dict(scenario.parallelism)}
+        filled["nodes"] = scenario.nodes
+    if scenario.gpus > 1 or scenario.parallelism:
+        filled["parallelism"] = dict(scenario.parallelism)
     as_given = (
         "interconnect",
         "global_batch",
@@ -575,6 +627,8 @@ def _filled(given: Mapping[str, Any], scenario: Scenario, sizes: Mapping[str, in
         *RUN_NUMBERS,
         "gradient_norms",
         "calibration",
+        "objective",
+        "allow",
     )
     return filled | {key: given[key] for key in as_given if given.get(key) is not None}
 
@@ -587,6 +641,8 @@ RUN_NUMBERS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "price_per_gpu_hour": (0, 1e6),
         "known_batch": (1, 1e12),
         "known_learning_rate": (1e-12, 1e3),
+        "deadline_hours": (0.01, 1e7),
+        "budget_dollars": (0.01, 1e12),
     }
 )
-"""Numbers that only the run's time, cost and convergence read, with their limits."""
+"""Numbers that only the run's time, cost, convergence and plan read, with their limits."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+from calc.goal import dollars_text, hours_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,5 +44,25 @@ def as_text(result: Mapping[str, Any]) -> str:
         ),
         "Phases: " + ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in memory["phases"].items()),
     ]
+    run = result["run"]
+    if run:
+        cost = f" and {dollars_text(run['dollars'])}" if run["dollars"] is not None else ""
+        lines.append(
+            f"The run: {run['updates']:,} updates, {hours_text(run['seconds'])}{cost}. {run['goal'] or ''}".strip()
+        )
     lines += [f"  {c['label']:28} {gib(c['bytes']):>12}   {c['formula']}" for c in memory["components"] if c["bytes"]]
+    return "\n".join(lines)
+
+
+def plan_as_text(found: Mapping[str, Any]) -> str:
+    """The planner's choice in words, what it tried, and the scenario that runs the plan."""
+    verb = "will do" if found["goal_met"] else "fit"
+    lines = [found["text"], f"{found['candidates']:,} plans tried, {found['feasible']:,} of them {verb}."]
+    if found["best"]:
+        best = found["best"]
+        lines.append(
+            f"{gib(best['reserved_bytes'])} reserved on each GPU, {best['update_seconds']:.4g} s an update. "
+            f"Price: {found['price_source']}."
+        )
+        lines.append(json.dumps(found["scenario"]))
     return "\n".join(lines)

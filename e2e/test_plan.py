@@ -67,6 +67,37 @@ def test_the_planner_answers_when_asked_and_says_when_it_is_out_of_date(warm: Pa
     assert value(warm, "micro_batch") == str(plan({**DEFAULT, "global_batch": 256, "gpus": 4})["best"]["micro_batch"])
 
 
+def test_a_deadline_and_a_budget_are_judged_and_planned_for(warm: Page) -> None:
+    show(warm, "gpus=8&tokens=2500000000")
+    warm.fill("#deadline_hours", "1")
+    answered(warm, "deadline_hours=1&gpus=8")
+    asked = {**DEFAULT, "gpus": 8, "tokens": 2_500_000_000, "deadline_hours": 1}
+    expect(warm.locator('[data-result="run.goal"]')).to_have_text(evaluate(asked)["run"]["goal"])
+    expect(warm.locator("#whole-run")).to_contain_text("misses the deadline of 60 min by")
+    warm.fill("#deadline_hours", "3")
+    warm.fill("#budget_dollars", "20")
+    warm.locator("#allowed > summary").click()
+    warm.locator('[data-allow="precision"][value="bf16"]').check()
+    answered(warm, "allow.precision=%5B%22bf16%22%5D&budget_dollars=20&deadline_hours=3")
+    asked |= {"deadline_hours": 3, "budget_dollars": 20, "allow": {"precision": ["bf16"]}}
+    warm.locator("#ask-planner").click()
+    expected = plan(asked)
+    assert expected["goal_met"]
+    expect(warm.locator('[data-result="planner.text"]')).to_have_text(expected["text"], timeout=START_MILLISECONDS)
+    warm.get_by_role("button", name="Use this plan").click()
+    answered(warm, "precision=bf16")
+    expect(warm.locator("#whole-run")).to_contain_text("meets the deadline")
+    assert value(warm, "run.goal").startswith("As it is set, the run meets the deadline")
+    warm.locator("#undo").click()
+    expect(warm.locator('[data-allow="precision"][value="bf16"]')).to_be_checked()
+
+
+def test_a_deadline_without_a_runs_length_asks_for_it(warm: Page) -> None:
+    show(warm, "deadline_hours=5&global_batch=64")
+    warm.locator("#ask-planner").click()
+    expect(warm.locator("#planner-said")).to_contain_text("needs the run's length", timeout=START_MILLISECONDS)
+
+
 def test_a_section_that_needs_something_offers_it(warm: Page) -> None:
     warm.get_by_role("button", name="Try 8 GPUs").click()
     answered(warm, "^gpus=8$")

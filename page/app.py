@@ -152,7 +152,7 @@ class Page:
         before, self.brief = self.brief, answer["brief"]
         scenario, later = self.brief["scenario"], answer["later"]
         # What was asked for stays, and says that it is of an earlier scenario.
-        outdated = self.planned and bool(scenario.get("global_batch"))
+        outdated = self.planned and self.can_plan()
         self.planned = outdated
         self.mounts[PLANNER].parentElement.toggleAttribute("data-outdated", outdated)
         for name in later + [CARDS]:
@@ -184,9 +184,13 @@ class Page:
             if needs:
                 # Its place is there before it is drawn.
                 place.hidden = needs not in self.brief["parts"]
-        by_id("ask-planner").disabled = not (self.figures_loaded and self.brief["scenario"].get("global_batch"))
+        by_id("ask-planner").disabled = not (self.figures_loaded and self.can_plan())
         for place in self.on_demand(PLANNER):
             place.hidden = not self.planned
+
+    def can_plan(self) -> bool:
+        """Whether there is something to plan for: a global batch, or the length of a run."""
+        return "global_batch" in self.brief["scenario"] or "run" in self.brief["parts"]
 
     async def forget_effect(self, key: str) -> None:
         """Take the note of what a change did away again."""

@@ -62,6 +62,8 @@ class Form:
         self.searches = {key: Combobox(self.inputs[key], self._chosen) for key in OWN_ENTRIES}
         self.enablers = {box.getAttribute("data-enables"): box for box in document.querySelectorAll("[data-enables]")}
         self.automatic = document.querySelector("[data-automatic]")
+        # Boxes that together say one list: what the planner may choose of a setting.
+        self.allowing = list(document.querySelectorAll("[data-allow]"))
         self.config = document.getElementById("config")
         self.defaults = {key: self._default(box) for key, box in self.inputs.items()}
         for event in ("input", "change"):
@@ -123,10 +125,10 @@ class Form:
             node, _, network = changes.pop("interconnect").partition("+")
             self.set("interconnect.node", node)
             self.set("interconnect.network", network)
+        for key in list(self.wrong) + list(self.inputs):
+            self.say(key, "")
         self.wrong = {}
         self.refused = []
-        for key in self.inputs:
-            self.say(key, "")
         self.say("config", "")
         if self._describes("model") and BY_HAND not in changes:
             self.config.value = json.dumps(
@@ -165,24 +167,32 @@ class Form:
 
     def _changed(self, event: Any) -> None:
         target = event.target
-        slider, enables, automatic = (
-            target.getAttribute(f"data-{name}") for name in ("slider", "enables", "automatic")
-        )
+        slider = target.getAttribute("data-slider")
         if slider:
             if event.type == "input":
                 self._slid(slider, target)
-        elif enables:
+        elif any(target.hasAttribute(f"data-{name}") for name in ("enables", "automatic", "allow")):
             if event.type == "change":
-                self._enabled(enables, target)
-        elif automatic:
-            if event.type == "change":
-                self._accept(automatic, None if target.checked else self._number(self.inputs[automatic])[0])
+                self._ticked(target)
         elif target.id == "config":
             self._pasted(target.value)
         elif target.name in self.inputs and (event.type == "input") == (
             target.getAttribute("data-kind") not in ("choice", "flag")
         ):
             self._entered(target.name, target)
+
+    def _ticked(self, box: Any) -> None:
+        """Take over a box beside the fields themselves: one that opens a field, fills it, or is one of a list."""
+        enables, automatic, allow = (box.getAttribute(f"data-{name}") for name in ("enables", "automatic", "allow"))
+        if enables:
+            self._enabled(enables, box)
+        elif automatic:
+            self._accept(automatic, None if box.checked else self._number(self.inputs[automatic])[0])
+        else:
+            ticked = [
+                other.value for other in self.allowing if other.checked and other.getAttribute("data-allow") == allow
+            ]
+            self._accept(f"allow.{allow}", ticked or None)
 
     def _slid(self, key: str, slider: Any) -> None:
         place = float(slider.value)
@@ -283,12 +293,16 @@ class Form:
 
     # To the person
 
+    def _box(self, key: str) -> Any:
+        """The element that a field's message is about."""
+        return self.inputs[key] if key in self.inputs else document.querySelector(f'[data-field="{key}"]')
+
     def say(self, key: str, message: str, *, wrong: bool = False) -> None:
         """Put a message beside a field, or take it away."""
         line = document.getElementById(f"{key}-message")
         if line is None:
             return
-        box = self.config if key == "config" else self.inputs[key]
+        box = self.config if key == "config" else self._box(key)
         if wrong:
             self.wrong[key] = message
             box.setAttribute("aria-invalid", "true")
@@ -316,7 +330,7 @@ class Form:
         part = field.partition(".")[0]
         whole = "config" if part == "model" and self.searches["model"].value == "config" else FIRST_OF.get(part, part)
         for key in (field, whole):
-            if key in self.inputs or key == "config":
+            if key in self.inputs or key == "config" or key.startswith("allow."):
                 self.say(key, message, wrong=True)
                 self.refused.append(key)
                 return FIELDS.get(key, key)
@@ -388,6 +402,8 @@ class Form:
             field.hidden = not many
         for field in document.querySelectorAll("[data-for-adapters]"):
             field.hidden = get("method") == "full"
+        for box in self.allowing:
+            box.checked = box.value in (get(f"allow.{box.getAttribute('data-allow')}") or [])
         for key, switch in self.enablers.items():
             switch.checked = switch.checked if key in self.wrong else key in self.changes
             switch.closest(".field").querySelector(".enabled").hidden = not switch.checked
@@ -397,10 +413,13 @@ class Form:
         return self.changes.get(key, self.defaults.get(key))
 
     def _run_length(self) -> list[str]:
-        """The length of the run in words, where one is given."""
-        tokens, epochs = self.changes.get("tokens"), self.changes.get("epochs")
+        """The length of the run, its deadline and its budget in words, where they are given."""
+        get = self.changes.get
+        tokens, epochs, hours, dollars = (get(key) for key in ("tokens", "epochs", "deadline_hours", "budget_dollars"))
         said = [f"{parameters(int(tokens))} tokens"] if tokens else []
-        return said + ([f"{_typed_value(epochs)} epochs"] if epochs else [])
+        said += [f"{_typed_value(epochs)} epochs"] if epochs else []
+        said += [f"within {_typed_value(hours)} h"] if hours else []
+        return said + ([f"for ${_typed_value(dollars)}"] if dollars else [])
 
     def _say_groups(self, inputs: list[str]) -> None:
         shapes = [

@@ -40,6 +40,10 @@ KEYS = (
     "known_learning_rate",
     "gradient_norms",
     "dataset_samples",
+    "deadline_hours",
+    "budget_dollars",
+    "objective",
+    "allow",
 )
 """The contract's keys (calc.scenario.KEYS, which the page's main thread cannot import)."""
 

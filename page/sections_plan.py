@@ -396,13 +396,16 @@ def run(result: dict[str, Any]) -> str:
         facts.append(fact("A GPU-hour", shown("run.dollars_per_gpu_hour", price, _dollars(price))))
         entered = found["price_source"] == "entered"
         notes.append("The price is yours." if entered else f"Price: {found['price_source']}. Enter yours under Goal.")
-    return numbers(*facts) + tag("ul", *[tag("li", escape(note)) for note in notes], class_="notes")
+    goal = _said("run.goal", found["goal"]) if found["goal"] else ""
+    if found["goal_met"] is False:
+        goal += tag("p", tag("a", "Find a plan that keeps to it", href="#plans") + ".")
+    return goal + numbers(*facts) + tag("ul", *[tag("li", escape(note)) for note in notes], class_="notes")
 
 
 # What should I run?
 
 SETTINGS = ("checkpointing", "precision", "optimizer", "attention", "loss")
-PLACES = ("gpus", "nodes", "micro_batch")
+PLACES = ("gpus", "nodes", "global_batch", "micro_batch")
 DEGREES = ("tensor", "pipeline", "context", "expert")
 
 
@@ -416,6 +419,8 @@ def _planned(plans: dict[str, Any]) -> dict[str, Any]:
 def _layout(layout: dict[str, Any]) -> str:
     said = [label("parallelism.strategy", layout["strategy"])] if layout["data"] > 1 else []
     said += [f"{name} {layout[name]}" for name in DEGREES if layout[name] > 1]
+    if layout["cpu_offload"] != "none":
+        said.append(f"on the host: {label('parallelism.cpu_offload', layout['cpu_offload']).lower()}")
     return ", ".join(said) or "one GPU"
 
 
@@ -423,11 +428,16 @@ def _planned_row(row: dict[str, Any], path: str, scenario: dict[str, Any]) -> li
     settings, layout = row["settings"], row["layout"]
     cards = layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"]
     seconds, left, dollars = row["update_seconds"], row["headroom_bytes"], row["dollars_per_update"]
+    run_seconds, run_dollars = row["run_seconds"], row["run_dollars"]
     changed = [f"{key} {label(key, settings[key])}" for key in SETTINGS if settings[key] != scenario.get(key)]
     return [
         shown(f"{path}.update_seconds", seconds, duration(seconds)),
         shown(f"{path}.headroom_bytes", left, gib(left)),
-        shown(f"{path}.dollars_per_update", dollars, _dollars(1000 * dollars)),
+        shown(f"{path}.dollars_per_update", dollars, _dollars(1000 * dollars))
+        if run_seconds is None
+        else shown(f"{path}.run_seconds", run_seconds, duration(run_seconds))
+        + ", "
+        + shown(f"{path}.run_dollars", run_dollars, _dollars(run_dollars)),
         f"{count(cards)} ({escape(_layout(layout))})",
         f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
         + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"])),
@@ -439,15 +449,16 @@ def planner(result: dict[str, Any]) -> str:
     """What should I run? The planner's choice in words, and the plans that no other beats."""
     found = result.get("planner")
     if not found:
-        if not result["scenario"].get("global_batch"):
+        if not (result["scenario"].get("global_batch") or result["run"]):
             return _invite(
-                "The planner looks for the fastest way to a global batch: ask for one first.",
+                "The planner looks for the best way to a global batch, or through a whole run by a deadline or within "
+                "a budget: ask for a batch, or give the run\u2019s length under Goal.",
                 _apply(f"I want {START_BATCH} samples a step", {"global_batch": START_BATCH}),
             )
         return tag(
             "p",
             "Tries every combination of micro-batch, checkpointing, precision, optimizer, attention, loss and sharding "
-            "on these GPUs, and shows those that no other beats.",
+            "on these GPUs, and shows those that no other beats. Without a global batch it chooses that too.",
             class_="invite",
         )
     best = found["best"]
@@ -455,14 +466,16 @@ def planner(result: dict[str, Any]) -> str:
     if best:
         lead += tag("p", _apply("Use this plan", _planned(found)))
     tried = f"{shown('planner.candidates', found['candidates'], count(found['candidates']))} plans tried, "
-    tried += f"{shown('planner.feasible', found['feasible'], count(found['feasible']))} of them fit."
+    tried += f"{shown('planner.feasible', found['feasible'], count(found['feasible']))} of them "
+    tried += "will do." if found["goal_met"] else "fit."
     if found["price_source"] != "entered":
         tried += f" Price: {escape(found['price_source'])}."
     front = found["fronts"]["headroom"]
     rows = [
         _planned_row(row, f"planner.fronts.headroom.{place}", result["scenario"]) for place, row in enumerate(front)
     ]
-    columns = ["One update", "Left on each GPU", "1,000 updates", "GPUs", "Batch", "Changed"]
+    whole = "The run" if best and best["run_seconds"] is not None else "1,000 updates"
+    columns = ["One update", "Left on each GPU", whole, "GPUs", "Batch", "Changed"]
     listed = table("Plans that no other beats", columns, rows, class_="facts-table long") if rows else ""
     return lead + tag("p", tried, class_="notes") + listed
 

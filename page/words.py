@@ -59,6 +59,11 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
         "free": ("Freed each step", "gradients set to None, PyTorch's default"),
         "keep": ("Kept", "gradients stay allocated between steps"),
     },
+    "objective": {
+        "time": ("The fastest", "least time for the whole run"),
+        "cost": ("The cheapest", "least money for the whole run"),
+        "headroom": ("The one with the most room", "least memory on each GPU"),
+    },
     "task": {
         "causal-lm": ("Causal language modelling", ""),
         "masked-lm": ("Masked language modelling", ""),
@@ -88,6 +93,11 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
 PHASES = (("forward", "forward"), ("backward", "backward"), ("step", "optimizer step"))
 
 FIELDS = {
+    "precision": "Precision",
+    "optimizer": "Optimizer",
+    "checkpointing": "Activation checkpointing",
+    "attention": "Attention",
+    "loss": "Loss",
     "model": "Model",
     "model.parameters": "Parameters",
     "calibration": "Own readings",
@@ -109,6 +119,10 @@ FIELDS = {
     "dataset": "Data set",
     "dataset_samples": "Samples in the data set",
     "price_per_gpu_hour": "Price",
+    "deadline_hours": "Deadline",
+    "budget_dollars": "Budget",
+    "objective": "Wanted of the plan",
+    "allow": "What the planner may choose",
     "known_batch": "Batch that works",
     "known_learning_rate": "Learning rate that works",
     "gradient_norms": "Gradient norms",

@@ -149,3 +149,25 @@ def test_it_needs_the_standard_library_alone() -> None:
     assert done.stderr == ""
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == len(scenarios)
+
+
+def test_a_plan_in_words_with_the_scenario_that_runs_it() -> None:
+    options = "--model gpt2 --gpus 4 --tokens 1e9 --deadline-hours 5".split()
+    done = run("plan", *options)
+    assert done.returncode == 0
+    text, *_, scenario = done.stdout.splitlines()
+    assert "The cheapest plan that meets the deadline: " in text
+    assert evaluate(json.loads(scenario))["fits"]
+    assert "meets the deadline of 5 h" in run("evaluate", *options).stdout
+    refused = run("plan", "--model", "gpt2", "--deadline-hours", "5")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("tokens: ")
+    assert done.stderr == ""
+
+
+def test_without_numpy_only_the_planner_is_missing() -> None:
+    asked = json.dumps({**GPT2, "global_batch": 8})
+    alone = [sys.executable, "-I", "-S", "-c", ALONE, "plan"]
+    done = subprocess.run(alone, input=asked, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "numpy" in json.loads(done.stdout)["error"]["message"]

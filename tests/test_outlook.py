@@ -9,6 +9,9 @@ import pytest
 
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
+from calc.goal import Goal, hours_text
+from calc.multi_gpu import interconnect_of
+from calc.scenario import parse
 
 LLAMA: dict[str, Any] = {
     "model": "llama-3.2-1b",
@@ -93,3 +96,88 @@ def test_accumulation_makes_a_sample_cheaper_and_has_its_caveats() -> None:
 
 def test_results_are_json() -> None:
     json.dumps(evaluate({**LLAMA, "gpus": 16, "parallelism": {"strategy": "zero2"}, "tokens": 1e9}), allow_nan=False)
+
+
+class TestGoal:
+    @pytest.mark.parametrize(
+        ("seconds", "dollars", "said", "met"),
+        [
+            (27 * 3600, None, "misses the deadline of 24 h by 3 h", False),
+            (23.5 * 3600, None, "meets the deadline of 24 h with 30 min to spare", True),
+        ],
+    )
+    def test_a_deadline(self, seconds: float, dollars: float | None, said: str, *, met: bool) -> None:
+        goal = Goal(24 * 3600)
+        assert goal.judged(seconds, dollars) == said
+        assert goal.met(seconds, dollars) is met
+
+    @pytest.mark.parametrize(
+        ("dollars", "said", "met"),
+        [
+            (520.0, "is $20.00 over the budget of $500", False),
+            (150.0, "leaves $350 of the budget of $500", True),
+            (None, "has no price to hold against the budget of $500", False),
+        ],
+    )
+    def test_a_budget(self, dollars: float | None, said: str, *, met: bool) -> None:
+        goal = Goal(None, 500)
+        assert goal.judged(1e9, dollars) == said
+        assert goal.met(1e9, dollars) is met
+
+    def test_none_is_always_met_and_says_nothing(self) -> None:
+        assert not Goal()
+        assert Goal().met(1e12, None)
+        assert Goal().judged(1e12, None) == ""
+        assert evaluate({**LLAMA, "tokens": 1e9})["run"]["goal"] is None
+
+    @pytest.mark.parametrize(("hours", "text"), [(0.5, "30 min"), (30, "30 h"), (24 * 10, "10 days")])
+    def test_times_in_the_unit_of_their_size(self, hours: float, text: str) -> None:
+        assert hours_text(3600 * hours) == text
+
+
+def test_offloading_on_one_card_stays_in_the_scenario() -> None:
+    given = {**LLAMA, "micro_batch": 1, "parallelism": {"cpu_offload": "optimizer"}}
+    result = evaluate(given)
+    again = evaluate(result["scenario"])
+    assert again["memory"] == result["memory"]
+    assert (
+        result["memory"]["peak_allocated_bytes"]
+        < evaluate({**LLAMA, "micro_batch": 1})["memory"]["peak_allocated_bytes"]
+    )
+
+
+def test_weights_that_wait_on_the_host_come_block_by_block() -> None:
+    given = {**LLAMA, "micro_batch": 1, "parallelism": {"cpu_offload": "all"}}
+    weights = 2 * evaluate(LLAMA)["parameters"]
+    held = evaluate(given)["memory"]["peak_allocated_bytes"]
+    everything = evaluate({**LLAMA, "micro_batch": 1})["memory"]["peak_allocated_bytes"]
+    assert held < everything - weights
+    assert sum(part["bytes"] for part in evaluate(given)["memory"]["components"] if part["id"] == "exchange") > 0
+
+
+class TestInterconnect:
+    """What a scenario leaves open is as the card would have it."""
+
+    @pytest.mark.parametrize(
+        ("gpu", "gpus", "interconnect", "expected"),
+        [
+            ("h100-sxm-80gb", 8, None, "nvlink-4+infiniband-ndr-x8"),
+            ("a100-sxm-80gb", 8, None, "nvlink-3+infiniband-hdr-x8"),
+            ("v100-sxm-16gb", 8, None, "nvlink-2+infiniband-edr-x4"),
+            ("rtx-4090-24gb", 2, None, "pcie-4+ethernet-100g"),
+            ("rtx-3090-24gb", 2, None, "nvlink-bridge-ampere+ethernet-100g"),
+            ("rtx-3090-24gb", 4, None, "pcie-4+ethernet-100g"),
+            ("h100-sxm-80gb", 8, {"node": "pcie-5"}, "pcie-5+ethernet-100g"),
+            ("h100-sxm-80gb", 16, {"network": "efa-400g"}, "nvlink-4+efa-400g"),
+            ("h100-sxm-80gb", 16, "nvlink-4", "nvlink-4"),
+            ({"memory_gib": 24}, 2, None, "pcie-4+ethernet-100g"),
+        ],
+    )
+    def test_is_filled_in(self, gpu: Any, gpus: int, interconnect: Any, expected: str) -> None:
+        given = {"model": "gpt2", "gpu": gpu, "gpus": gpus, "interconnect": interconnect}
+        assert interconnect_of(parse({**given, "precision": "fp32"})) == expected
+
+    def test_adapters_of_ones_own_are_kept(self) -> None:
+        own = {"network": "ethernet-25g", "adapters_per_node": 2}
+        found = interconnect_of(parse({"model": "gpt2", "gpu": "h100-sxm-80gb", "gpus": 16, "interconnect": own}))
+        assert found == {"adapters_per_node": 2, "node": "nvlink-4", "network": "ethernet-25g"}

@@ -46,6 +46,8 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
         "gpus": 16,
         "global_batch": 512,
         "tokens": 1e10,
+        "deadline_hours": 2,
+        "budget_dollars": 1e4,
         "known_batch": 64,
         "known_learning_rate": 3e-4,
         "interconnect": {"network": "infiniband-hdr-x8"},
@@ -60,7 +62,7 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
     },
     {"model": "gpt2", "calibration": [{"batch": 4, "reading": "card", "gib": 8.6}, {"ran": 8, "failed": 40}]},
 )
-PLANNED = 1
+PLANNED = (1, 9)
 TEXTS = (
     "",
     "12",
@@ -90,9 +92,10 @@ LINKS = (
 
 def results() -> list[dict[str, Any]]:
     answers = [evaluate(scenario) for scenario in SCENARIOS]
-    answers[PLANNED]["planner"] = plan(SCENARIOS[PLANNED])
-    answers[PLANNED]["fits_on"] = [
-        fits_on({**SCENARIOS[PLANNED], "precision": precision}, card)
+    for number in PLANNED:
+        answers[number]["planner"] = plan(SCENARIOS[number])
+    answers[PLANNED[0]]["fits_on"] = [
+        fits_on({**SCENARIOS[PLANNED[0]], "precision": precision}, card)
         for card, precision in (("rtx-4090-24gb", "fp32"), ("t4-16gb", "fp8"))
     ]
     for answer, scenario in zip(answers, SCENARIOS, strict=True):

@@ -13,9 +13,10 @@ import pytest
 from calc import collectives, scaling
 from calc.errors import ScenarioError
 from calc.planner import search as planner
-from calc.planner.search import COMPONENTS, PHASES, Machine, Objective, Plan, Recipe
-from calc.scaling import Layout, ModelShape, Strategy, Workload
+from calc.planner.search import COMPONENTS, PHASES, Machine, Plan, Recipe
+from calc.scaling import Layout, ModelShape, Offload, Strategy, Workload
 from calc.scaling.memory import Division, division, pipeline_activation_share
+from calc.scenario import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,7 @@ def recipe(checkpointing: str = "none", precision: str = "bf16", changes: int = 
             recomputes=checkpointing != "none",
         ),
         shape=ModelShape(gathered_bytes=2 * GIB, gradient_bytes=2 * state * GIB, block_share=1 / 24),
+        host_update_seconds=1.5,
     )
 
 
@@ -72,7 +74,7 @@ RECIPES = [
     recipe(checkpointing, precision, changes=(checkpointing != "none") + (precision != "bf16"))
     for checkpointing, precision in itertools.product(("none", "full"), ("bf16", "amp-bf16"))
 ]
-LAYOUTS = planner.layouts(16, largest_tensor=4, layers=24, heads=16)
+LAYOUTS = planner.layouts(16, largest_tensor=4, layers=24, heads=16, sequence_length=8192)
 MACHINE = Machine(gpus=16, gpus_per_node=8, fabric=FABRIC, limit_bytes=40 * GIB, dollars_per_gpu_hour=2.0)
 
 
@@ -106,7 +108,9 @@ def divided(parts: dict[str, int], shares: Division, layout: Layout, phase: str,
     return sum(math.ceil(part - 1e-6) for part in held)
 
 
-def brute_force(recipes: list[Recipe], layouts: list[Layout], machine: Machine, global_batch: int) -> list[Plan]:
+def brute_force(
+    recipes: list[Recipe], layouts: list[Layout], machine: Machine, global_batch: int, updates: float = 1
+) -> list[Plan]:
     """Every feasible plan, one at a time, by the scalar functions alone."""
     plans = []
     for chosen, layout, batch in itertools.product(recipes, layouts, range(1, global_batch + 1)):
@@ -120,24 +124,28 @@ def brute_force(recipes: list[Recipe], layouts: list[Layout], machine: Machine, 
         if memory > machine.limit_bytes:
             continue
         work = dataclasses.replace(
-            planner._at(chosen.work, batch),
+            planner.at_micro_batch(chosen.work, batch),
             forward_seconds=interpolated(chosen, chosen.forward_seconds, batch),
             backward_seconds=interpolated(chosen, chosen.backward_seconds, batch),
             accumulation_steps=steps,
         )
         nodes = -(-layout.gpus // machine.gpus_per_node)
-        seconds = scaling.step_parts(work, layout, machine.fabric, nodes).seconds
+        seconds = scaling.step_parts(
+            work, layout, machine.fabric, nodes, whole_update_seconds=chosen.host_update_seconds
+        ).seconds
         plans.append(
             Plan(
                 settings=chosen.settings,
                 changes=chosen.changes,
                 layout=layout,
+                global_batch=global_batch,
                 micro_batch=batch,
                 accumulation_steps=steps,
                 memory_bytes=int(memory),
                 headroom_bytes=int(machine.limit_bytes - memory),
                 update_seconds=seconds,
                 dollars_per_update=seconds * layout.gpus * machine.dollars_per_gpu_hour / 3600,
+                updates=updates,
             )
         )
     return plans
@@ -155,15 +163,18 @@ def same(found: Plan, expected: Plan) -> bool:
 
 @pytest.mark.parametrize("global_batch", [1, 48, 60])
 def test_every_candidate_equals_the_scalar_functions(global_batch: int) -> None:
-    found = planner.search(RECIPES, LAYOUTS, MACHINE, global_batch)
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, {global_batch: 1})
     expected = brute_force(RECIPES, LAYOUTS, MACHINE, global_batch)
     flat = [int(index) for index in found.feasible.ravel().nonzero()[0]]
     assert len(flat) == len(expected)
     assert all(same(found.plan(index), plan) for index, plan in zip(flat, expected, strict=True))
+    for offload in Offload:
+        assert any(plan.layout.cpu_offload is offload for plan in expected)
+    assert any(plan.layout.context > 1 for plan in expected)
 
 
 def test_the_best_is_the_simplest_within_two_percent() -> None:
-    found = planner.search(RECIPES, LAYOUTS, MACHINE, 48)
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, {48: 1})
     plan = planner.best(found)
     assert plan is not None
     everything = brute_force(RECIPES, LAYOUTS, MACHINE, 48)
@@ -172,7 +183,10 @@ def test_the_best_is_the_simplest_within_two_percent() -> None:
     simplest = min(
         tied,
         key=lambda p: (
-            (p.layout.tensor > 1) + (p.layout.pipeline > 1),
+            (p.layout.tensor > 1)
+            + (p.layout.pipeline > 1)
+            + (p.layout.context > 1)
+            + (p.layout.cpu_offload is not Offload.NONE),
             p.layout.strategy.stage,
             p.changes,
             p.layout.gpus,
@@ -186,7 +200,7 @@ def test_the_best_is_the_simplest_within_two_percent() -> None:
 
 @pytest.mark.parametrize("against", [Objective.HEADROOM, Objective.COST])
 def test_the_front_is_what_no_other_plan_beats(against: Objective) -> None:
-    found = planner.search(RECIPES, LAYOUTS, MACHINE, 48)
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, {48: 1})
     front = planner.pareto(found, against)
 
     def other(plan: Plan) -> float:
@@ -206,13 +220,13 @@ def test_the_front_is_what_no_other_plan_beats(against: Objective) -> None:
 
 
 def test_nothing_fits_is_none() -> None:
-    found = planner.search(RECIPES, [Layout()], dataclasses.replace(MACHINE, limit_bytes=GIB), 8)
+    found = planner.search(RECIPES, [Layout()], dataclasses.replace(MACHINE, limit_bytes=GIB), {8: 1})
     assert planner.best(found) is None
     assert planner.pareto(found, Objective.COST) == []
 
 
 def test_beyond_the_samples_nothing_is_promised() -> None:
-    found = planner.search([recipe(largest=65)], [Layout()], dataclasses.replace(MACHINE, limit_bytes=2**60), 130)
+    found = planner.search([recipe(largest=65)], [Layout()], dataclasses.replace(MACHINE, limit_bytes=2**60), {130: 1})
     plan = planner.best(found)
     assert plan is not None
     assert plan.micro_batch == 65
@@ -230,22 +244,53 @@ def test_layouts_multiply_to_the_gpus() -> None:
 @pytest.mark.parametrize(("batch", "recipes"), [(0, RECIPES), (8, [])])
 def test_nonsense_is_refused(batch: int, recipes: list[Recipe]) -> None:
     with pytest.raises(ScenarioError):
-        planner.search(recipes, LAYOUTS, MACHINE, batch)
+        planner.search(recipes, LAYOUTS, MACHINE, {batch: 1})
+
+
+def test_several_batches_are_judged_by_the_whole_run() -> None:
+    updates = {16: 1000.0, 32: 600.0, 64: 400.0}
+    found = planner.search(RECIPES, LAYOUTS, MACHINE, updates)
+    everything = [
+        plan for batch, count in updates.items() for plan in brute_force(RECIPES, LAYOUTS, MACHINE, batch, count)
+    ]
+    assert int(found.feasible.sum()) == len(everything)
+    fastest, cheapest = planner.best(found), planner.best(found, Objective.COST)
+    assert fastest is not None
+    assert cheapest is not None
+    assert fastest.run_seconds <= 1.02 * min(plan.update_seconds * plan.updates for plan in everything)
+    assert cheapest.run_dollars <= 1.02 * min(plan.dollars_per_update * plan.updates for plan in everything)
+    deadline = 1.5 * min(plan.run_seconds for plan in everything)
+    budget = 1.5 * min(plan.run_dollars for plan in everything)
+    met = planner.within(found, deadline, budget)
+    kept = [plan for plan in everything if plan.run_seconds <= deadline and plan.run_dollars <= budget]
+    assert int(met.feasible.sum()) == len(kept)
+
+
+@pytest.mark.parametrize("number", [1, 2, 97, 720, 5040, 10**8])
+def test_divisors(number: int) -> None:
+    found = planner.divisors(number)
+    assert found == sorted(set(found))
+    small = [candidate for candidate in range(1, min(number, 10**5) + 1) if number % candidate == 0]
+    assert [divisor for divisor in found if divisor <= 10**5] == small
+
+
+def scored(recipes: list[Recipe], batches: int) -> tuple[float, int]:
+    """Seconds to search some batches of many divisors and to choose, and how many candidates that were."""
+    updates = {720_720 * (place + 1): 1.0 for place in range(batches)}
+    quickest, count = 1e9, 0
+    for _ in range(3):
+        started = time.perf_counter()
+        found = planner.search(recipes, LAYOUTS, MACHINE, updates)
+        planner.best(found)
+        quickest, count = min(quickest, time.perf_counter() - started), found.memory_bytes.size
+    return quickest, count
 
 
 def test_time_grows_linearly_with_the_candidates() -> None:
-    many = [recipe(changes=index) for index in range(24)]
-
-    def seconds_each(largest: int) -> float:
-        best = 1e9
-        for _ in range(3):
-            started = time.perf_counter()
-            found = planner.search(many, LAYOUTS, MACHINE, 2048, largest)
-            planner.best(found)
-            best = min(best, (time.perf_counter() - started) / found.count)
-        return best
-
-    assert seconds_each(512) < 3 * seconds_each(128)
+    many = [recipe(changes=index) for index in range(12)]
+    (few_seconds, few), (seconds, count) = scored(many, 1), scored(many, 4)
+    assert count > 4 * few
+    assert seconds / count < 3 * few_seconds / few
 
 
 def test_strategies_are_all_tried() -> None:

@@ -30,6 +30,7 @@ from calc.scenario import (
     MAX_SEQUENCE,
     NORM_KEYS,
     NORM_LIMITS,
+    PLANNED,
     RUN_NUMBERS,
     parse,
 )
@@ -37,7 +38,7 @@ from page import link, sections, sections_plan
 from page.defaults import SCENARIO
 from page.format import GIB, escape, parameters
 from page.html import tag
-from page.words import CHOICES
+from page.words import CHOICES, FIELDS
 from tools.article import article
 
 if TYPE_CHECKING:
@@ -144,6 +145,38 @@ def link_options(kind: str) -> str:
     return own + "".join(tag("option", escape(name), value=value) for value, name in listed + several)
 
 
+def objective_options() -> str:
+    """Return the options of what is wanted of a plan; the first leaves it to the goal."""
+    own = tag("option", "The fastest; within a deadline the cheapest", value="")
+    return own + options("objective", "")
+
+
+def allowed() -> str:
+    """Return the boxes of what the planner may choose, setting by setting."""
+    groups = []
+    for key in PLANNED:
+        boxes = [
+            tag(
+                "label",
+                tag("input", type="checkbox", form="scenario", data_allow=key, value=value),
+                f" {escape(label)}",
+                class_="switch",
+                title=meaning,
+            )
+            for value, (label, meaning) in CHOICES[key].items()
+        ]
+        groups.append(
+            tag(
+                "fieldset",
+                tag("legend", escape(FIELDS[key])),
+                *boxes,
+                tag("small", id=f"allow.{key}-message", class_="message"),
+                data_field=f"allow.{key}",
+            )
+        )
+    return "".join(groups)
+
+
 def entry(kind: str, choice: Choice, *, selected: bool) -> str:
     """Return one entry of a search box."""
     return tag(
@@ -199,8 +232,10 @@ def prerender(html: str) -> str:
     result["fits_on"] = [other_cards.fits_on(SCENARIO, card) for card in other_cards.COMPARED]
     filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
-        if f'name="{key}"' in html:
+        if f'name="{key}"' in html and key != "objective":
             html = fill(html, "name", key, options(key, filled.get(key)))
+    html = fill(html, "name", "objective", objective_options())
+    html = fill(html, "data-allowed", "all", allowed())
     for key, (low, high, default) in NUMBERS.items():
         value = filled.get(key)
         shown = default if value is None else value

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from calc import collectives, cost
+from calc import collectives, cost, outlook
+from calc.calibration import calibrated
+from calc.convergence import tradeoff
 from calc.errors import ScenarioError
-from calc.evaluation import evaluate
+from calc.evaluation import evaluate_parsed
+from calc.goal import Goal, dollars_text, hours_text
 from calc.multi_gpu import interconnect_of
-from calc.planner.recipes import allowed_choices, recipe_of
-from calc.planner.search import Candidates, Machine, Objective, best, layouts, pareto, search, within
-from calc.scenario import parse
+from calc.planner.recipes import choices_of, recipe_of
+from calc.planner.search import Candidates, Machine, best, layouts, pareto, search, within
+from calc.scenario import TEXT_TASKS, Objective, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from calc.planner.search import Plan
     from calc.scenario import Scenario
@@ -23,14 +29,28 @@ if TYPE_CHECKING:
 # A front of more points is thinned for the figure.
 _FRONT_POINTS = 40
 # How often a best plan that the allocator's replay refuses is struck out before the planner gives up.
-_CHECKS = 6
+_CHECKS = 8
+# Where the batch is open, powers of two are tried up to this many times the critical batch: there the steps are within
+# a quarter of the fewest, and the data five times the least.
+_BEYOND_CRITICAL = 4
+_LARGEST_OPEN_BATCH = 2**24
 
 
-def price_of(scenario: Scenario, dollars_per_gpu_hour: float | None) -> cost.Price:
-    """Take the user's price, else a list price, else count GPU-hours as dollars."""
-    if dollars_per_gpu_hour is not None:
-        return cost.Price(dollars_per_gpu_hour, "entered")
-    return cost.default_price(scenario.gpu.id or "") or cost.Price(1.0, "no list price: these are GPU-hours")
+def price_of(scenario: Scenario) -> cost.Price:
+    """Take the user's price, else a list price, else count GPU-hours as dollars.
+
+    Raises
+    ------
+    ScenarioError
+        If there is a budget and neither price.
+    """
+    own = scenario.filled.get("price_per_gpu_hour")
+    if own is not None:
+        return cost.Price(own, "entered")
+    listed = cost.default_price(scenario.gpu.id or "")
+    if listed is None and scenario.filled.get("budget_dollars") is not None:
+        raise ScenarioError("price_per_gpu_hour", "a budget needs a price: no list that was read has this card's")
+    return listed or cost.Price(1.0, "no list price: these are GPU-hours")
 
 
 def machine_of(scenario: Scenario, price: cost.Price) -> Machine:
@@ -44,30 +64,63 @@ def machine_of(scenario: Scenario, price: cost.Price) -> Machine:
     )
 
 
-def candidates_of(
-    scenario: Scenario, machine: Machine, global_batch: int, allow: Mapping[str, Sequence[str]] | None
-) -> Candidates:
+def batches_of(scenario: Scenario, critical_batch: Mapping[str, Any] | None) -> dict[int, float]:
+    """List the global batches that will do, with the updates of the run at each; 1 where its length is not known.
+
+    A batch that is not asked for is open: powers of two up to some times the critical batch. The run's length is then
+    what a small batch would need, and a larger one needs ``1 + B / B_crit`` times as much to the same loss.
+
+    Raises
+    ------
+    ScenarioError
+        If neither a batch nor a length is given, or no critical batch is known for an open one.
+    """
+    samples, wanted = outlook.run_samples(scenario), scenario.global_batch
+    if wanted is not None:
+        return {wanted: cost.update_count(samples, wanted) if samples else 1}
+    if samples is None:
+        raise ScenarioError("global_batch", "give the batch of an optimizer step, or the run's length to leave it open")
+    if critical_batch is None:
+        raise ScenarioError(
+            "global_batch", "no critical batch is known for this run: give the batch, or gradient norms"
+        )
+    critical = critical_samples(scenario, critical_batch)
+    largest = min(_BEYOND_CRITICAL * critical, _LARGEST_OPEN_BATCH)
+    powers = [2**place for place in range(int(math.log2(max(1, largest))) + 1)]
+    return {batch: cost.update_count(samples * tradeoff.examples_factor(batch, critical), batch) for batch in powers}
+
+
+def critical_samples(scenario: Scenario, critical_batch: Mapping[str, Any]) -> float:
+    """Take the middle, by ratio, of the critical batch's estimates, in samples."""
+    scale = (outlook.tokens_per_sample(scenario) or 1) if critical_batch["unit"] == "tokens" else 1
+    return math.sqrt(critical_batch["low"] * critical_batch["high"]) / scale
+
+
+def candidates_of(scenario: Scenario, machine: Machine, updates: Mapping[int, float]) -> Candidates:
     """Score everything that the scenario allows."""
     config = scenario.model.config
     heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
     shared = int(config.get("num_key_value_heads") or heads)
     layers = int(config.get("num_hidden_layers") or config.get("n_layer") or 1)
     experts = int(config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1)
-    ways = min(machine.gpus_per_node, scenario.gpus)
-    tried = layouts(scenario.gpus, largest_tensor=ways, layers=layers, heads=gcd(heads, shared), experts=experts)
-    largest_ways = max(layout.tensor * layout.pipeline for layout in tried)
-    recipes = [
-        recipe_of(scenario, settings, global_batch, largest_ways)
-        for settings in allowed_choices(scenario, allow).combinations()
-    ]
-    return search(recipes, tried, machine, global_batch)
+    tried = layouts(
+        scenario.gpus,
+        largest_tensor=min(machine.gpus_per_node, scenario.gpus),
+        layers=layers,
+        heads=gcd(heads, shared),
+        experts=experts,
+        sequence_length=scenario.shape.sequence_length if scenario.model.task in TEXT_TASKS else 0,
+    )
+    largest_ways = max(layout.tensor * layout.pipeline * layout.context for layout in tried)
+    recipes = [recipe_of(scenario, settings, max(updates), largest_ways) for settings in choices_of(scenario)]
+    return search(recipes, tried, machine, updates)
 
 
 def scenario_of(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     """Write a plan as the scenario that runs it."""
     layout = plan.layout
     filled = dict(scenario.filled) | dict(plan.settings)
-    filled |= {"gpus": layout.gpus, "micro_batch": plan.micro_batch}
+    filled |= {"gpus": layout.gpus, "global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
     filled["parallelism"] = {
         "strategy": layout.strategy.value,
         "tensor": layout.tensor,
@@ -81,148 +134,243 @@ def scenario_of(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     return filled
 
 
+def parsed_plan(scenario: Scenario, plan: Plan) -> Scenario:
+    """The plan's scenario as the search saw it: corrected by the readings of the scenario that they were read on."""
+    return replace(
+        parse(scenario_of(scenario, plan)),
+        gpu=scenario.gpu,
+        activation_share=scenario.activation_share,
+        calibration=(),
+    )
+
+
 def checked_best(scenario: Scenario, found: Candidates, objective: Objective) -> tuple[Plan, int] | None:
-    """Pick the best plan that the allocator's replay confirms, with what it reserves; refused ones are struck out."""
+    """Pick the best plan that the allocator's replay confirms, with what it reserves.
+
+    Where one is refused, whatever takes as much memory under the same recipe is struck out with it.
+    """
     feasible = found.feasible.copy()
     narrowed = replace(found, feasible=feasible)
     for _ in range(_CHECKS):
         plan = best(narrowed, objective)
         if plan is None:
             return None
-        result = evaluate(scenario_of(scenario, plan))
+        result = evaluate_parsed(parsed_plan(scenario, plan))
         if plan.micro_batch <= result["max_micro_batch"]:
             return plan, result["memory"]["peak_reserved_bytes"]
         recipe = next(i for i, recipe in enumerate(found.recipes) if recipe.settings == plan.settings)
-        layout = found.layouts.index(plan.layout)
-        feasible[recipe, layout, found.micro_batches > result["max_micro_batch"]] = False
+        feasible[recipe] &= found.memory_bytes[recipe] < plan.memory_bytes
     return None
 
 
-def in_words(scenario: Scenario, plan: Plan, objective: Objective, runner_up: Plan | None) -> str:
-    """Explain a plan in a few sentences."""
+DIVIDED = {
+    "ddp": "every GPU holds the whole model",
+    "zero1": "the optimizer state is divided (ZeRO 1)",
+    "zero2": "optimizer state and gradients are divided (ZeRO 2)",
+    "zero3": "everything is divided (ZeRO 3)",
+    "fsdp": "everything is divided (FSDP)",
+}
+ON_HOST = {
+    "optimizer": "the optimizer state waits in the host's memory",
+    "all": "weights and optimizer state wait in the host's memory",
+}
+SUPERLATIVES = {Objective.TIME: "fastest", Objective.COST: "cheapest", Objective.HEADROOM: "roomiest"}
+
+
+def how(scenario: Scenario, plan: Plan) -> str:
+    """Say what a plan runs."""
     layout = plan.layout
-    cards = "one GPU" if layout.gpus == 1 else f"{layout.gpus} GPUs"
-    ways = [
-        f"{degree}-way {name} parallel"
-        for name, degree in (("tensor", layout.tensor), ("pipeline", layout.pipeline), ("expert", layout.expert))
-        if degree > 1
-    ]
-    divided = {
-        "ddp": "every GPU holds the whole model",
-        "zero1": "the optimizer state is divided (ZeRO 1)",
-        "zero2": "optimizer state and gradients are divided (ZeRO 2)",
-        "zero3": "everything is divided (ZeRO 3)",
-        "fsdp": "everything is divided (FSDP)",
+    cards = "one GPU" if layout.gpus == 1 else f"{layout.gpus:,} GPUs"
+    degrees = {
+        "tensor": layout.tensor,
+        "pipeline": layout.pipeline,
+        "context": layout.context,
+        "expert": layout.expert,
     }
-    how = f"{plan.micro_batch} samples at a time, {plan.accumulation_steps} times, on {cards}"
-    if ways:
-        how += ", " + ", ".join(ways)
+    ways = [f"{degree}-way {name} parallel" for name, degree in degrees.items() if degree > 1]
+    times = "once" if plan.accumulation_steps == 1 else f"{plan.accumulation_steps:,} times"
+    said = f"{plan.micro_batch:,} samples at a time, {times}, on {', '.join([cards, *ways])}"
     if layout.data > 1:
-        how += f"; {divided[layout.strategy.value]}"
+        said += f"; {DIVIDED[layout.strategy.value]}"
+    if layout.cpu_offload.value in ON_HOST:
+        said += f"; {ON_HOST[layout.cpu_offload.value]}"
     changed = [f"{name} {value}" for name, value in plan.settings.items() if str(getattr(scenario, name)) != value]
-    why = {"time": "the fastest", "cost": "the cheapest", "headroom": "the one with the most room"}[objective.value]
-    text = f"Run {how}."
-    if changed:
-        text += f" Changed: {', '.join(changed)}."
-    text += f" Of all that fit this is {why}, or as good to within 2 % and simpler."
+    if scenario.global_batch is None:
+        said = f"a batch of {plan.global_batch:,}, {said}"
+    return said + (f". Changed: {', '.join(changed)}" if changed else "")
+
+
+def _comes_to(plan: Plan, *, whole_run: bool, priced: bool) -> str:
+    if not whole_run:
+        return ""
+    price = f" and costs {dollars_text(plan.run_dollars)}" if priced else ""
+    return f" The run takes {hours_text(plan.run_seconds)}{price}."
+
+
+def in_words(
+    scenario: Scenario, plan: Plan, objective: Objective, runner_up: Plan | None, *, goal: Goal, priced: bool
+) -> str:
+    """Explain a plan in a few sentences, beginning with whether it keeps to the goal.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was asked.
+    plan : Plan
+        The best, or the nearest where none keeps to the goal.
+    objective : Objective
+        What it is best at.
+    runner_up : Plan, optional
+        The best of another kind.
+    goal : Goal
+        What the run is to keep to.
+    priced : bool
+        Whether dollars are dollars.
+    """
+    superlative, what = SUPERLATIVES[objective], how(scenario, plan)
+    dollars = plan.run_dollars if priced else None
+    limits = [
+        name
+        for name, limit in (("deadline", goal.deadline_seconds), ("budget", goal.budget_dollars))
+        if limit is not None
+    ]
+    kept = f"{'meets' if limits[:1] == ['deadline'] else 'keeps to'} the {' and the '.join(limits)}"
+    goal_met = bool(goal) and goal.met(plan.run_seconds, dollars)
+    if goal_met:
+        text = f"The {superlative} plan that {kept}: {what}."
+    elif goal:
+        judged = goal.judged(plan.run_seconds, dollars)
+        text = f"No plan on these GPUs {kept}. The {superlative} {judged}: {what}."
+    else:
+        text = f"Run {what}."
+    text += _comes_to(plan, whole_run=outlook.run_samples(scenario) is not None, priced=priced)
+    text += (
+        f" Of all that {'do' if goal_met else 'fit'} this is the {superlative}, or as good to within 2 % and simpler."
+    )
     if runner_up is not None:
-        text += (
-            f" The fastest of another kind takes {runner_up.update_seconds / plan.update_seconds:.2f} times as long "
-            f"an update."
-        )
+        of_both = {
+            Objective.TIME: (runner_up.run_seconds, plan.run_seconds, "takes {:.2f} times as long"),
+            Objective.COST: (runner_up.run_dollars, plan.run_dollars, "costs {:.2f} times as much"),
+            Objective.HEADROOM: (runner_up.memory_bytes, plan.memory_bytes, "takes {:.2f} times the memory"),
+        }
+        other, own, ratio = of_both[objective]
+        if own:
+            text += f" The {superlative} of another kind {ratio.format(other / own)}."
     return text
 
 
-def _other_kind(found: Candidates, plan: Plan) -> Plan | None:
-    """Find the fastest plan with another way of dividing the model."""
-    kind = (plan.layout.tensor, plan.layout.pipeline, plan.layout.strategy)
-    keep = [(layout.tensor, layout.pipeline, layout.strategy) != kind for layout in found.layouts]
+def _other_kind(found: Candidates, plan: Plan, objective: Objective) -> Plan | None:
+    """Find the best plan with another way of dividing the model."""
+    kind = (plan.layout.tensor, plan.layout.pipeline, plan.layout.context, plan.layout.strategy)
+    keep = [(layout.tensor, layout.pipeline, layout.context, layout.strategy) != kind for layout in found.layouts]
     feasible = found.feasible.copy()
     feasible[:, [not other for other in keep]] = False
-    return best(replace(found, feasible=feasible))
+    return best(replace(found, feasible=feasible), objective)
 
 
-def _thinned(front: list[Plan]) -> list[dict[str, Any]]:
+def _thinned(front: list[Plan]) -> list[Plan]:
     step = max(1, -(-len(front) // _FRONT_POINTS))
     kept = front[::step]
     if front and kept[-1] is not front[-1]:
         kept.append(front[-1])
-    return [plan.as_dict() for plan in kept]
+    return kept
 
 
-def plan(
-    given: Mapping[str, Any],
-    *,
-    allow: Mapping[str, Sequence[str]] | None = None,
-    objective: str = "time",
-    deadline_hours: float | None = None,
-    budget_dollars: float | None = None,
-    samples: float | None = None,
-) -> dict[str, Any]:
-    """Plan the run that makes the scenario's global batch.
+def _nearest(scenario: Scenario, found: Candidates, goal: Goal) -> tuple[tuple[Plan, int], Objective] | None:
+    """Where no plan keeps to the goal: the fastest that keeps to the budget, else the cheapest; the fastest of all."""
+    relaxed = [(within(found, None, goal.budget_dollars), Objective.TIME)] if goal.deadline_seconds else []
+    for candidates, objective in [*relaxed, (found, Objective.COST)]:
+        confirmed = checked_best(scenario, candidates, objective)
+        if confirmed:
+            return confirmed, objective
+    return None
+
+
+def plan(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Plan the run that makes the scenario's global batch, or keeps to its deadline or budget.
 
     Parameters
     ----------
     given : Mapping
-        The scenario; ``global_batch`` is what is to be reached, ``gpus`` what may be used.
-    allow : Mapping, optional
-        Lists of ``checkpointing``, ``precision``, ``optimizer``, ``attention`` and ``loss`` to choose from.
-    objective : str
-        ``time``, ``cost`` or ``headroom``. With a deadline the cheapest plan within it is wanted, with a budget the
-        fastest, whatever this says.
-    deadline_hours, budget_dollars : float, optional
-        For the whole run; they need ``samples``.
-    samples : float, optional
-        Samples of the whole run.
+        The scenario; ``gpus`` are what may be used, ``global_batch`` is what is to be reached, or open. ``allow`` lists
+        values of ``checkpointing``, ``precision``, ``optimizer``, ``attention`` and ``loss`` to choose from.
+        ``deadline_hours`` and ``budget_dollars`` are for the whole run and need its length. ``objective`` is ``time``,
+        ``cost`` or ``headroom``: by default cost within a deadline, else time.
 
     Returns
     -------
     dict
         ``best`` (None where nothing fits) with the ``reserved_bytes`` that the allocator's replay confirms, its
-        ``scenario`` and ``text``; ``fronts`` of time against memory
-        and against cost; ``candidates`` scored and ``feasible``.
+        ``scenario`` and ``text``; ``goal_met`` (None without a goal); ``fronts`` of time against memory and against
+        cost, of the plans that keep to the goal, or of all where none does; ``candidates`` scored and ``feasible``.
 
     Raises
     ------
     ScenarioError
         The field that is wrong and what is allowed.
     """
-    scenario = parse(given)
-    if scenario.global_batch is None:
-        raise ScenarioError("global_batch", "give the batch that is to be reached per optimizer step")
-    if (deadline_hours or budget_dollars) and not samples:
-        raise ScenarioError("dataset", "a deadline or a budget needs the length of the run: give data set and epochs")
-    if objective not in {member.value for member in Objective}:
-        raise ScenarioError("objective", f"{objective!r} is unknown: use one of {', '.join(Objective)}")
-    price = price_of(scenario, given.get("price_per_gpu_hour"))
-    machine = machine_of(scenario, price)
-    found = candidates_of(scenario, machine, scenario.global_batch, allow)
-    updates = cost.update_count(samples, scenario.global_batch) if samples else 1
-    wanted = Objective(objective)
-    if deadline_hours:
-        wanted = Objective.COST
-    elif budget_dollars:
-        wanted = Objective.TIME
-    met = within(
-        found,
-        deadline_hours * cost.SECONDS_PER_HOUR / updates if deadline_hours else None,
-        budget_dollars / updates if budget_dollars else None,
-    )
-    confirmed = checked_best(scenario, met, wanted)
+    return json.loads(_planned(json.dumps(dict(parse(given).filled))))  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=8)
+def _planned(given: str) -> str:
+    """Plan once for the words and the figures of a scenario: text in, text out, so that none can change another's."""
+    asked = parse(json.loads(given))
+    goal = Goal.of(asked.filled)
+    if goal and outlook.run_samples(asked) is None:
+        field = "tokens" if outlook.tokens_per_sample(asked) else "epochs"
+        raise ScenarioError(
+            field, "a deadline or a budget needs the run's length: give tokens, or a data set and epochs"
+        )
+    price = price_of(asked)
+    priced = bool(cost.default_price(asked.gpu.id or "")) or price.source == "entered"
+    own = evaluate_parsed(asked)
+    scenario, _ = calibrated(asked)
+    updates = batches_of(scenario, own["convergence"]["critical_batch"])
+    found = candidates_of(scenario, machine_of(scenario, price), updates)
+    met = within(found, goal.deadline_seconds, goal.budget_dollars)
+    objective = Objective(asked.filled.get("objective") or ("cost" if goal.deadline_seconds else "time"))
+    confirmed = checked_best(scenario, met, objective)
+    goal_met = bool(confirmed) if goal else None
+    if confirmed is None and goal:
+        met, nearest = found, _nearest(scenario, found, goal)
+        confirmed, objective = nearest or (None, objective)
     chosen, reserved_bytes = confirmed or (None, None)
-    return {
-        "candidates": found.count,
-        "feasible": int(met.feasible.sum()),
-        "objective": wanted.value,
-        "best": chosen.as_dict() | {"reserved_bytes": reserved_bytes} if chosen else None,
-        "scenario": scenario_of(scenario, chosen) if chosen else None,
-        "text": in_words(scenario, chosen, wanted, _other_kind(met, chosen))
-        if chosen
-        else "Nothing that may be chosen from makes this batch on these GPUs.",
-        "fronts": {
-            "headroom": _thinned(pareto(met, Objective.HEADROOM)),
-            "cost": _thinned(pareto(met, Objective.COST)),
-        },
-        "dollars_per_gpu_hour": price.dollars_per_gpu_hour,
-        "price_source": price.source,
-    }
+    whole_run = outlook.run_samples(scenario) is not None
+
+    def as_dict(plan: Plan) -> dict[str, Any]:
+        totals = {"run_seconds": plan.run_seconds, "run_dollars": plan.run_dollars} if whole_run else {}
+        return plan.as_dict() | {"run_seconds": None, "run_dollars": None} | totals
+
+    said = []
+    if goal and own["run"]:
+        said.append(own["run"]["goal"] if own["fits"] else "As it is set, the scenario does not fit.")
+    if chosen is None:
+        said.append("Nothing that may be chosen from makes this batch on these GPUs.")
+    else:
+        runner_up = _other_kind(met, chosen, objective)
+        said.append(in_words(scenario, chosen, objective, runner_up, goal=goal, priced=priced))
+    if scenario.global_batch is None:
+        critical = critical_samples(scenario, own["convergence"]["critical_batch"])
+        said.append(
+            f"The batch was open: powers of two up to {max(updates):,} were tried, and the data to one loss counted as "
+            f"1 + batch / {critical:,.0f} times the least, {critical:,.0f} samples being the middle of the estimates "
+            "of the critical batch."
+        )
+    return json.dumps(
+        {
+            "candidates": found.count,
+            "feasible": int(met.feasible.sum()),
+            "objective": objective.value,
+            "goal_met": goal_met,
+            "best": as_dict(chosen) | {"reserved_bytes": reserved_bytes} if chosen else None,
+            "scenario": scenario_of(asked, chosen) if chosen else None,
+            "text": " ".join(said),
+            "fronts": {
+                "headroom": [as_dict(plan) for plan in _thinned(pareto(met, Objective.HEADROOM))],
+                "cost": [as_dict(plan) for plan in _thinned(pareto(met, Objective.COST))],
+            },
+            "dollars_per_gpu_hour": price.dollars_per_gpu_hour,
+            "price_source": price.source,
+        }
+    )

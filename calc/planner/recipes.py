@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from calc import throughput
 from calc.breakdown import moving_bytes
-from calc.catalog.gpus import supports
 from calc.errors import ScenarioError
 from calc.memory import step_memory
 from calc.multi_gpu import workload_of
@@ -16,73 +15,33 @@ from calc.optimizer_step import OptimizerStep
 from calc.outlook import passes_split
 from calc.planner.search import COMPONENTS, Recipe
 from calc.replay.tape import Phase
-from calc.scaling import Layout
-from calc.scenario import Attention, Checkpointing, Loss, Optimizer, Precision
+from calc.scaling import Layout, host_optimizer_seconds
+from calc.scenario import PLANNED, TEXT_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from enum import StrEnum
 
     from calc.memory import StepMemory
     from calc.scenario import Scenario
 
-_KINDS: Mapping[str, type[StrEnum]] = {
-    "checkpointing": Checkpointing,
-    "precision": Precision,
-    "optimizer": Optimizer,
-    "attention": Attention,
-    "loss": Loss,
-}
 # Micro-batches at which a recipe is sampled; between them bytes and seconds are taken as linear.
 _SAMPLE_FACTOR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What the planner may choose from, the scenario's own choice first."""
+def choices_of(scenario: Scenario) -> Iterator[dict[str, str]]:
+    """Yield every combination of settings that the planner may choose, the scenario's own first where it is allowed.
 
-    checkpointing: tuple[str, ...]
-    precision: tuple[str, ...]
-    optimizer: tuple[str, ...]
-    attention: tuple[str, ...]
-    loss: tuple[str, ...]
-
-    def combinations(self) -> Iterator[dict[str, str]]:
-        """Yield every combination, the scenario's own first."""
-        names = tuple(_KINDS)
-        for values in product(*(getattr(self, name) for name in names)):
-            yield dict(zip(names, values, strict=True))
-
-
-def allowed_choices(scenario: Scenario, given: Mapping[str, Sequence[str]] | None = None) -> Allowed:
-    """Fill in what may be chosen: by default what changes no result but time and memory.
-
-    That is checkpointing, fused attention and the fused loss; precision and optimizer stay the scenario's unless more
-    are given.
-
-    Raises
-    ------
-    ScenarioError
-        If a word is unknown, or a precision is not the card's.
+    What ``allow`` does not name is widened where that changes no result but time and memory: checkpointing, fused
+    attention and the fused loss. Precision and optimizer stay the scenario's.
     """
-    own = {name: str(getattr(scenario, name)) for name in _KINDS}
+    own = {name: str(getattr(scenario, name)) for name in PLANNED}
     free = {"checkpointing": ["none", "full"], "attention": ["sdpa"] if own["attention"] == "eager" else []}
-    if scenario.shape.sequence_length:
+    if scenario.model.task in TEXT_TASKS:
         free["loss"] = ["standard", "fused"]
-    choices: dict[str, tuple[str, ...]] = {}
-    for name, kind in _KINDS.items():
-        words = list((given or {}).get(name) or free.get(name, []))
-        known = {member.value for member in kind}
-        for word in words:
-            if word not in known:
-                raise ScenarioError(f"allow.{name}", f"{word!r} is not known: allowed are {', '.join(sorted(known))}")
-        choices[name] = tuple(dict.fromkeys([own[name], *words] if not (given or {}).get(name) else words))
-    card = scenario.gpu.catalog
-    if card is not None:
-        for precision in choices["precision"]:
-            if not supports(card, precision):
-                raise ScenarioError("allow.precision", f"{card.name} has no {precision}")
-    return Allowed(**choices)
+    allowed = scenario.filled.get("allow") or {}
+    values = (dict.fromkeys(allowed.get(name) or [own[name], *free.get(name, [])]) for name in PLANNED)
+    for combination in product(*values):
+        yield dict(zip(PLANNED, combination, strict=True))
 
 
 def _samples(memory: StepMemory, limit_bytes: int, ways: int, largest: int) -> list[int]:
@@ -131,7 +90,7 @@ def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_bat
     ways : int
         Into how many parts activations may be divided.
     """
-    words: dict[str, Any] = {name: kind(settings[name]) for name, kind in _KINDS.items()}
+    words: dict[str, Any] = {name: kind(settings[name]) for name, kind in PLANNED.items()}
     changed = replace(scenario, **words, layout=Layout())
     memory = step_memory(changed, gradients_kept=True)
     samples = _samples(memory, scenario.gpu.limit_bytes, ways, largest_micro_batch)
@@ -162,4 +121,5 @@ def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_bat
             optimizer_seconds=times[0].optimizer_seconds,
         ),
         shape=memory.step.shape_for_division,
+        host_update_seconds=host_optimizer_seconds(memory.step.trainable_count),
     )

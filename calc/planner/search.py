@@ -1,4 +1,4 @@
-"""Every recipe x layout x micro-batch scored at once with numpy.
+"""Every recipe x layout x batch scored at once with numpy.
 
 A recipe is one choice of checkpointing, precision, optimizer, attention and loss, as one GPU runs it. Shares and
 exchanges come from :mod:`calc.scaling`; a test holds the arrays equal to its scalar functions.
@@ -6,17 +6,17 @@ exchanges come from :mod:`calc.scaling`; a test holds the arrays equal to its sc
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from functools import cache, partial
+import math
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calc.errors import ScenarioError
-from calc.scaling.layout import Layout, Strategy
-from calc.scaling.memory import ModelShape, division
+from calc.scaling.layout import Layout, Offload, Strategy
+from calc.scaling.memory import Division, ModelShape, division
 from calc.scaling.step_time import (
     UNMODELLED_HIGH,
     UNMODELLED_LOW,
@@ -24,10 +24,12 @@ from calc.scaling.step_time import (
     Workload,
     data_parallel_exchange,
     model_parallel_seconds,
+    offload_seconds,
 )
+from calc.scenario import Objective
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from calc.collectives import Fabric
 
@@ -46,14 +48,12 @@ COMPONENTS = (
 )
 # Plans whose times differ by less than this are a tie, and the simpler one is chosen: the time model is no finer.
 TIE_SHARE = 0.02
-
-
-class Objective(StrEnum):
-    """What the best plan is best at."""
-
-    TIME = "time"
-    COST = "cost"
-    HEADROOM = "headroom"
+# Tokens of a sequence below which no GPU's share of it is tried: replicas divide the work with less to exchange.
+SHORTEST_CONTEXT_SHARE = 4096
+# Candidates that are scored together: enough for numpy, and few enough to stay in a processor's cache.
+_SCORED_TOGETHER = 2**16
+_SHARES = tuple(field.name for field in fields(Division))
+_EXCHANGED = tuple(field.name for field in fields(Exchange))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class Recipe:
 
     ``component_bytes[phase][component]`` and the seconds are as long as ``micro_batches``. ``work`` holds what does not
     depend on the micro-batch; its ``layer_bytes``, ``key_value_bytes`` and ``routed_bytes`` are per sample.
-    ``changes`` counts the settings that differ from the scenario's, to prefer the simpler plan.
+    ``changes`` counts the settings that differ from the scenario's, to prefer the simpler plan. ``host_update_seconds``
+    is the whole model's update on one host, where its state waits there.
     """
 
     settings: Mapping[str, str]
@@ -73,6 +74,7 @@ class Recipe:
     backward_seconds: Sequence[float]
     work: Workload
     shape: ModelShape
+    host_update_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +90,50 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to make the wanted batch, with what it costs."""
+    """One way to make a global batch, with what it costs; ``updates`` of it are the run."""
 
     settings: Mapping[str, str]
     changes: int
     layout: Layout
+    global_batch: int
     micro_batch: int
     accumulation_steps: int
     memory_bytes: int
     headroom_bytes: int
     update_seconds: float
     dollars_per_update: float
+    updates: float
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds of the run."""
+        return self.update_seconds * self.updates
+
+    @property
+    def run_dollars(self) -> float:
+        """Price of the run."""
+        return self.dollars_per_update * self.updates
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for the JSON border."""
         return {**asdict(self), "settings": dict(self.settings), "layout": asdict(self.layout)}
 
 
-def layouts(gpus: int, *, largest_tensor: int = 8, layers: int = 1, heads: int = 1, experts: int = 1) -> list[Layout]:
-    """List the ways to divide up to ``gpus`` GPUs, powers of two of each degree, every strategy.
+def _powers(limit: int, divides: int) -> list[int]:
+    found = [1]
+    while found[-1] * 2 <= limit and divides % (found[-1] * 2) == 0:
+        found.append(found[-1] * 2)
+    return found
+
+
+def layouts(
+    gpus: int, *, largest_tensor: int = 8, layers: int = 1, heads: int = 1, experts: int = 1, sequence_length: int = 0
+) -> list[Layout]:
+    """List the ways to divide up to ``gpus`` GPUs: powers of two of each degree, every strategy, offloading.
+
+    A sequence is divided as long as each GPU keeps `SHORTEST_CONTEXT_SHARE` of it. What waits in the host's memory is
+    tried without model parallelism, as DeepSpeed and FSDP offer it: the optimizer's state where it is divided or there
+    is one GPU, the weights too where they are divided or there is one GPU.
 
     Parameters
     ----------
@@ -116,47 +143,67 @@ def layouts(gpus: int, *, largest_tensor: int = 8, layers: int = 1, heads: int =
         Largest tensor-parallel degree: usually the GPUs of a node.
     layers, heads, experts : int
         What pipeline, tensor and expert degrees must divide.
+    sequence_length : int
+        Tokens of a sequence; 0 where samples are none.
     """
     counts = {gpus}
     while min(counts) % 2 == 0:
         counts.add(min(counts) // 2)
     counts.add(1)
-
-    def powers(limit: int, divides: int) -> list[int]:
-        found = [1]
-        while found[-1] * 2 <= limit and divides % (found[-1] * 2) == 0:
-            found.append(found[-1] * 2)
-        return found
-
     found = []
     for count in sorted(counts):
-        for tensor, pipeline in product(powers(min(largest_tensor, count), heads), powers(count, layers)):
-            if count % (tensor * pipeline):
+        degrees = product(
+            _powers(min(largest_tensor, count), heads),
+            _powers(count, layers),
+            _powers(min(count, sequence_length // SHORTEST_CONTEXT_SHARE), sequence_length),
+        )
+        for tensor, pipeline, context in degrees:
+            ways = tensor * pipeline * context
+            if count % ways:
                 continue
-            data = count // (tensor * pipeline)
-            strategies = list(Strategy) if data > 1 else [Strategy.DDP]
-            for strategy, expert in product(strategies, powers(data, max(1, experts))):
-                found.append(
+            data = count // ways
+            strategies = list(Strategy) if data * context > 1 else [Strategy.DDP]
+            for strategy, expert in product(strategies, _powers(data, max(1, experts))):
+                found += [
                     Layout(
                         strategy=strategy,
                         data=data,
                         tensor=tensor,
                         pipeline=pipeline,
+                        context=context,
                         expert=expert,
                         sequence_parallel=tensor > 1,
+                        cpu_offload=cpu_offload,
                     )
-                )
+                    for cpu_offload in _offloads(strategy, count, alone=ways == 1)
+                ]
+    return found
+
+
+def _offloads(strategy: Strategy, gpus: int, *, alone: bool) -> list[Offload]:
+    """List what may wait in the host's memory beside data parallelism alone."""
+    found = [Offload.NONE]
+    if alone and (gpus == 1 or strategy.stage >= 1):
+        found.append(Offload.OPTIMIZER)
+    if alone and (gpus == 1 or strategy.stage == 3):
+        found.append(Offload.ALL)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Every candidate's numbers, indexed by recipe, layout and micro-batch."""
+    """Every candidate's numbers, indexed by recipe, layout and batch: a global batch with one of its divisors.
+
+    Seconds are right where a candidate is feasible. ``updates`` are the run's at each batch.
+    """
 
     recipes: Sequence[Recipe]
     layouts: Sequence[Layout]
+    global_batches: Array
     micro_batches: Array
+    updates: Array
     accumulation_steps: Array
+    exact: Array
     memory_bytes: Array
     update_seconds: Array
     feasible: Array
@@ -164,14 +211,28 @@ class Candidates:
 
     @property
     def count(self) -> int:
-        """How many were scored."""
-        return int(self.memory_bytes.size)
+        """How many make their batch exactly."""
+        return len(self.recipes) * int(self.exact.sum())
 
-    def dollars_per_update(self) -> Array:
-        """Price of one update on the GPUs in use."""
+    def run_seconds(self) -> Array:
+        """Seconds of the run."""
+        seconds: Array = self.update_seconds * self.updates
+        return seconds
+
+    def run_dollars(self) -> Array:
+        """Price of the run on the GPUs in use."""
         gpus = np.array([layout.gpus for layout in self.layouts])[None, :, None]
-        dollars: Array = self.update_seconds * gpus * (self.machine.dollars_per_gpu_hour / 3600)
+        dollars: Array = self.run_seconds() * gpus * (self.machine.dollars_per_gpu_hour / 3600)
         return dollars
+
+    def measured(self, objective: Objective) -> Array:
+        """What an objective wants to be small."""
+        by: dict[Objective, Callable[[], Array]] = {
+            Objective.TIME: self.run_seconds,
+            Objective.COST: self.run_dollars,
+            Objective.HEADROOM: lambda: self.memory_bytes,
+        }
+        return by[objective]()
 
     def plan(self, index: int) -> Plan:
         """Return one candidate, by its flat index."""
@@ -183,64 +244,189 @@ class Candidates:
             settings=recipe.settings,
             changes=recipe.changes,
             layout=layout,
+            global_batch=int(self.global_batches[batch_index]),
             micro_batch=int(self.micro_batches[batch_index]),
             accumulation_steps=int(self.accumulation_steps[layout_index, batch_index]),
             memory_bytes=memory,
             headroom_bytes=self.machine.limit_bytes - memory,
             update_seconds=seconds,
             dollars_per_update=seconds * layout.gpus * self.machine.dollars_per_gpu_hour / 3600,
+            updates=float(self.updates[batch_index]),
         )
 
 
-def _sampled(recipes: Sequence[Recipe], micro_batches: Array) -> tuple[Array, Array, Array]:
-    """Interpolate bytes [recipe, phase, component, micro-batch] and seconds [recipe, micro-batch]."""
-    bytes_ = np.empty((len(recipes), len(PHASES), len(COMPONENTS), micro_batches.size))
-    forward = np.empty((len(recipes), micro_batches.size))
-    backward = np.empty_like(forward)
-    for r, recipe in enumerate(recipes):
-        for (p, phase), (c, component) in product(enumerate(PHASES), enumerate(COMPONENTS)):
-            samples = recipe.component_bytes[phase][component]
-            bytes_[r, p, c] = np.interp(micro_batches, recipe.micro_batches, samples)
-        forward[r] = np.interp(micro_batches, recipe.micro_batches, recipe.forward_seconds)
-        backward[r] = np.interp(micro_batches, recipe.micro_batches, recipe.backward_seconds)
-        # Nothing is known beyond the last sample: such a candidate never fits.
-        bytes_[r, :, COMPONENTS.index("workspace"), micro_batches > recipe.micro_batches[-1]] = np.inf
-    return bytes_, forward, backward
+def _sampled(recipes: Sequence[Recipe], micro_batches: Array) -> tuple[dict[str, Array], Array, Array]:
+    """Interpolate bytes [recipe, phase, micro-batch] of each component, and seconds [recipe, micro-batch].
+
+    What is the same at every micro-batch has one column.
+    """
+    components = {}
+    for component in COMPONENTS:
+        found = np.array(
+            [
+                [
+                    np.interp(micro_batches, recipe.micro_batches, recipe.component_bytes[phase][component])
+                    for phase in PHASES
+                ]
+                for recipe in recipes
+            ]
+        )
+        components[component] = found[..., :1] if (found == found[..., :1]).all() else found
+    forward, backward = (
+        np.array([np.interp(micro_batches, recipe.micro_batches, getattr(recipe, name)) for recipe in recipes])
+        for name in ("forward_seconds", "backward_seconds")
+    )
+    return components, forward, backward
+
+
+class _Scores:
+    """Scores layouts, some at a time; what does not depend on the batch is worked out once for recipes that share it.
+
+    Arrays are indexed by recipe, layout and batch.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], machine: Machine, micro_batches: Array) -> None:
+        self.machine = machine
+        self.micro_batches = micro_batches
+        self.bytes, self.forward, self.backward = _sampled(recipes, micro_batches)
+        # Nothing is known beyond a recipe's last sample: there it never fits.
+        last = np.array([recipe.micro_batches[-1] for recipe in recipes])[:, None]
+        self.unknown = (micro_batches > last)[:, None]
+        self.optimizer = np.array([recipe.work.optimizer_seconds for recipe in recipes])
+        self.host = np.array([recipe.host_update_seconds for recipe in recipes])
+        self.shapes, self.shape_of = _distinct([recipe.shape for recipe in recipes])
+        works = [
+            replace(recipe.work, forward_seconds=0.0, backward_seconds=0.0, optimizer_seconds=0.0) for recipe in recipes
+        ]
+        # What replicas exchange depends on the model alone, what its parts exchange on the batch too.
+        self.between, self.between_of = _distinct(
+            [replace(work, layer_bytes=0, key_value_bytes=0, routed_bytes=0, recomputes=False) for work in works]
+        )
+        self.within, self.within_of = _distinct([replace(work, gradient_bytes=0, gathered_bytes=0) for work in works])
+        self.known: dict[tuple[object, ...], float] = {}
+
+    def memory(self, layouts: Sequence[Layout], steps: Array) -> Array:
+        """Bytes per GPU at the phase that holds the most, rounded up part by part as the scalar functions do."""
+        columns = _by_field(_SHARES, [[division(layout, shape) for layout in layouts] for shape in self.shapes])
+
+        def share(name: str) -> Array:
+            found: Array = columns[name][self.shape_of][:, None, :, None]
+            return found
+
+        def part(component: str) -> Array:
+            return self.bytes[component][:, :, None]
+
+        pipeline = np.array([layout.pipeline for layout in layouts])[:, None]
+        whole, logits = share("activations") * part("activations"), share("logits_and_loss") * part("logits_and_loss")
+        first_stage, last_stage = whole * (np.minimum(steps, pipeline) / pipeline), whole / pipeline
+        fullest_first = (pipeline > 1) & (first_stage >= last_stage + logits)
+        stage = np.where(fullest_first, _whole_bytes(first_stage), _whole_bytes(last_stage) + _whole_bytes(logits))
+        stepping = np.array([phase == "step" for phase in PHASES])[None, :, None, None]
+        shared = np.where(stepping, share("step_temporaries"), share("pass_temporaries"))
+        held = part("workspace") + share("bucket_bytes") + np.where(stepping, 0, share("gathered_bytes"))
+        for name in ("weights", "gradients", "optimizer_state", "casts"):
+            held = held + _whole_bytes(share(name) * part(name))
+        peak: Array = (stage + _whole_bytes(shared * part("temporaries")) + held).max(axis=1)
+        peak[np.broadcast_to(self.unknown, peak.shape)] = np.inf
+        return peak
+
+    def seconds(self, layouts: Sequence[Layout], steps: Array, wanted: Array) -> Array:
+        """Seconds of an update; right for the layouts and batches that are wanted."""
+
+        def each(value: Callable[[Layout], float]) -> Array:
+            return np.array([value(layout) for layout in layouts], dtype=float)[:, None]
+
+        ways = each(lambda layout: layout.tensor * layout.pipeline * layout.context)
+        forward, backward = (passed[:, None] / ways for passed in (self.forward, self.backward))
+        columns = _by_field(_EXCHANGED, [[self._exchange(work, at) for at in layouts] for work in self.between])
+
+        def exchange(name: str) -> Array:
+            found: Array = columns[name][self.between_of][:, :, None]
+            return found
+
+        showing = _exposed(forward, exchange("forward_pieces"), exchange("forward_piece_seconds"))
+        showing = showing + _exposed(backward, exchange("backward_pieces"), exchange("backward_piece_seconds"))
+        showing = showing * np.where(exchange("each_pass") > 0, steps, 1) + exchange("tail_seconds")
+        working = steps * (forward + backward + self._inside(layouts, wanted))
+        bubble = (each(lambda layout: layout.pipeline) - 1) / steps * working
+        updating = self.optimizer[:, None, None] * each(
+            lambda layout: (layout.cpu_offload is Offload.NONE) / _state_ways(layout)
+        )
+        total: Array = working + bubble + showing + updating + self._offload(layouts, steps)
+        return np.where(each(lambda layout: layout.gpus > 1) > 0, total / (1 - _unmodelled(steps)), total)
+
+    def _per_node(self, layout: Layout) -> int:
+        """GPUs of the layout on its fullest node, as even as the nodes that it takes allow."""
+        return math.ceil(layout.gpus / math.ceil(layout.gpus / self.machine.gpus_per_node))
+
+    def _exchange(self, work: Workload, layout: Layout) -> Exchange:
+        return data_parallel_exchange(work, layout, self.machine.fabric, self._per_node(layout))
+
+    def _inside(self, layouts: Sequence[Layout], wanted: Array) -> Array:
+        """Seconds a pass of communication inside the model."""
+        seconds = np.zeros((len(self.within), *wanted.shape))
+        for place, layout in enumerate(layouts):
+            if layout.tensor * layout.pipeline * layout.context * layout.expert == 1:
+                continue
+            per_node = self._per_node(layout)
+            # Neither the strategy nor the number of replicas matters, beyond whether one node holds them all.
+            key = (
+                layout.tensor, layout.pipeline, layout.context, layout.expert, layout.sequence_parallel,
+                per_node, layout.gpus > per_node,
+            )  # fmt: skip
+            for column in np.flatnonzero(wanted[place]):
+                micro_batch = int(self.micro_batches[column])
+                for index, work in enumerate(self.within):
+                    found = self.known.get((index, micro_batch, *key))
+                    if found is None:
+                        at_batch = at_micro_batch(work, micro_batch)
+                        found = model_parallel_seconds(at_batch, layout, self.machine.fabric, per_node)
+                        self.known[index, micro_batch, *key] = found
+                    seconds[index, place, column] = found
+        return seconds[self.within_of]
+
+    def _offload(self, layouts: Sequence[Layout], steps: Array) -> Array:
+        """Seconds an update of what waits in the host's memory: some once, some with every pass."""
+        once, each_pass = (np.zeros((len(self.between), len(layouts), 1)) for _ in range(2))
+        on_host = np.zeros((len(layouts), 1))
+        for place, layout in enumerate(layouts):
+            if layout.cpu_offload is Offload.NONE:
+                continue
+            per_node = self._per_node(layout)
+            for index, work in enumerate(self.between):
+                none, one = (
+                    offload_seconds(layout, replace(work, accumulation_steps=passes), per_node, whole_update_seconds=0)
+                    for passes in (0, 1)
+                )
+                once[index, place], each_pass[index, place] = none, one - none
+            idle = replace(self.between[0], gradient_bytes=0, gathered_bytes=0)
+            on_host[place] = offload_seconds(layout, idle, per_node, whole_update_seconds=1)
+        found: Array = once[self.between_of] + steps * each_pass[self.between_of] + self.host[:, None, None] * on_host
+        return found
+
+
+def _by_field(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Array]:
+    """Turn rows of dataclasses into an array [row, column] for each field."""
+    values = attrgetter(*names)
+    table = np.array([[values(found) for found in row] for row in rows], dtype=float)
+    return dict(zip(names, np.moveaxis(table, 2, 0), strict=True))
+
+
+def _distinct(values: Sequence[Any]) -> tuple[list[Any], Array]:
+    """Return the values without repetition, and for each its place among them."""
+    places: dict[Any, int] = {}
+    of = [places.setdefault(value, len(places)) for value in values]
+    return list(places), np.array(of)
+
+
+def _state_ways(layout: Layout) -> int:
+    """Into how many parts the optimizer's state is divided."""
+    return layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
 
 
 def _whole_bytes(values: Array) -> Array:
     """Round up to whole bytes, but for what is a whole number to within rounding."""
     return np.ceil(values - 1e-6)
-
-
-def _memory(bytes_: Array, recipes: Sequence[Recipe], layout: Layout, steps: Array) -> Array:
-    """Bytes per GPU [recipe, micro-batch] at the phase that holds the most."""
-    divisions = {shape: division(layout, shape) for shape in {recipe.shape for recipe in recipes}}
-    shares = [divisions[recipe.shape] for recipe in recipes]
-
-    def column(name: str) -> Array:
-        return np.array([getattr(share, name) for share in shares], dtype=float)[:, None, None]
-
-    def part(component: str) -> Array:
-        return bytes_[:, :, COMPONENTS.index(component)]
-
-    state = sum(
-        (_whole_bytes(column(name) * part(name)) for name in ("weights", "gradients", "optimizer_state", "casts")),
-        start=np.zeros(()),
-    )
-    whole = column("activations") * part("activations")
-    logits = column("logits_and_loss") * part("logits_and_loss")
-    first_stage = whole * (np.minimum(steps, layout.pipeline) / layout.pipeline)
-    last_stage = whole / layout.pipeline
-    stage = _whole_bytes(last_stage) + _whole_bytes(logits)
-    if layout.pipeline > 1:
-        stage = np.where(first_stage >= last_stage + logits, _whole_bytes(first_stage), stage)
-    stepping = np.array([phase == "step" for phase in PHASES])[None, :, None]
-    temporaries = np.where(stepping, column("step_temporaries"), column("pass_temporaries")) * part("temporaries")
-    gathered = np.where(stepping, 0, column("gathered_bytes"))
-    held = part("workspace") + column("bucket_bytes") + gathered
-    peak: Array = (state + stage + _whole_bytes(temporaries) + held).max(axis=1)
-    return peak
 
 
 def _exposed(work: Array, pieces: Array, piece_seconds: Array) -> Array:
@@ -254,67 +440,7 @@ def _unmodelled(steps: Array) -> Array:
     return np.maximum(UNMODELLED_LOW, (UNMODELLED_LOW + UNMODELLED_HIGH) / 2 / np.sqrt(steps))
 
 
-def _seconds(passes: tuple[Array, Array], layout: Layout, steps: Array, exact: Array, context: _Context) -> Array:
-    """Seconds of an update [recipe, micro-batch], from one GPU's passes; right where the micro-batch is exact."""
-    recipes = context.recipes
-    ways = layout.tensor * layout.pipeline * layout.context
-    gpus_per_node = min(layout.gpus, context.machine.gpus_per_node)
-    exchanges = context.exchanges(layout, gpus_per_node)
-
-    def column(name: str) -> Array:
-        return np.array([getattr(exchange, name) for exchange in exchanges], dtype=float)[:, None]
-
-    forward, backward = (seconds / ways for seconds in passes)
-    showing = _exposed(forward, column("forward_pieces"), column("forward_piece_seconds"))
-    showing = showing + _exposed(backward, column("backward_pieces"), column("backward_piece_seconds"))
-    showing = showing * np.where(column("each_pass") > 0, steps, 1) + column("tail_seconds")
-    working = steps * (forward + backward)
-    if ways > 1 or layout.expert > 1:
-        working = working + steps * context.inside(layout, gpus_per_node, exact)
-    bubble = (layout.pipeline - 1) / steps * working
-    state_ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
-    optimizer = np.array([recipe.work.optimizer_seconds for recipe in recipes])[:, None] / state_ways
-    total: Array = working + bubble + showing + optimizer
-    return total / (1 - _unmodelled(steps)) if layout.gpus > 1 else total
-
-
-class _Context:
-    """What recipes share: exchanges by their byte counts, communication inside the model by micro-batch."""
-
-    def __init__(self, recipes: Sequence[Recipe], machine: Machine, micro_batches: Array) -> None:
-        self.recipes = recipes
-        self.machine = machine
-        # Recipes that differ in nothing that is exchanged share one entry.
-        passes = [
-            replace(recipe.work, forward_seconds=0.0, backward_seconds=0.0, optimizer_seconds=0.0) for recipe in recipes
-        ]
-        self._between = [
-            replace(work, layer_bytes=0, key_value_bytes=0, routed_bytes=0, recomputes=False) for work in passes
-        ]
-        self._within = [replace(work, gradient_bytes=0, gathered_bytes=0) for work in passes]
-        self._exchange = cache(partial(data_parallel_exchange, fabric=machine.fabric))
-        self._at = cache(_at)
-        self._inside = cache(self._inside_by_batch)
-        self._micro_batches = micro_batches
-
-    def exchanges(self, layout: Layout, gpus_per_node: int) -> list[Exchange]:
-        """List what each recipe's replicas exchange."""
-        return [self._exchange(work, layout, gpus_per_node=gpus_per_node) for work in self._between]
-
-    def inside(self, layout: Layout, gpus_per_node: int, wanted: Array) -> Array:
-        """Seconds of communication inside the model [recipe, micro-batch], where wanted."""
-        where = tuple(int(index) for index in np.flatnonzero(wanted))
-        return np.stack([self._inside(work, layout, gpus_per_node, where) for work in self._within])
-
-    def _inside_by_batch(self, work: Workload, layout: Layout, gpus_per_node: int, where: tuple[int, ...]) -> Array:
-        seconds = np.zeros(self._micro_batches.size)
-        for index in where:
-            at_batch = self._at(work, int(self._micro_batches[index]))
-            seconds[index] = model_parallel_seconds(at_batch, layout, self.machine.fabric, gpus_per_node)
-        return seconds
-
-
-def _at(work: Workload, micro_batch: int) -> Workload:
+def at_micro_batch(work: Workload, micro_batch: int) -> Workload:
     """Turn a recipe's per-sample bytes into a micro-batch's."""
     return replace(
         work,
@@ -324,14 +450,19 @@ def _at(work: Workload, micro_batch: int) -> Workload:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """Every whole number that divides another, in order."""
+    small = [candidate for candidate in range(1, math.isqrt(number) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
+
+
 def search(
     recipes: Sequence[Recipe],
     candidate_layouts: Sequence[Layout],
     machine: Machine,
-    global_batch: int,
-    largest_micro_batch: int | None = None,
+    updates: Mapping[int, float],
 ) -> Candidates:
-    """Score every recipe x layout x micro-batch that could make the wanted batch.
+    """Score every recipe x layout x micro-batch that could make one of the wanted batches.
 
     A candidate is feasible where replicas x micro-batch divide the batch exactly and its peak fits. Cost grows linearly
     with the candidates and not with the layers.
@@ -342,44 +473,47 @@ def search(
         What may be combined.
     machine : Machine
         The GPUs.
-    global_batch : int
-        Samples per update.
-    largest_micro_batch : int, optional
-        Up to which micro-batch to look; the whole batch by default.
+    updates : Mapping[int, float]
+        The global batches that will do, in samples, and the updates of the run at each.
 
     Raises
     ------
     ScenarioError
-        If the batch is below 1 or nothing may be combined.
+        If a batch is below 1 or nothing may be combined.
     """
-    if global_batch < 1:
-        raise ScenarioError("global_batch", f"{global_batch} is not a batch: give a whole number of at least 1")
+    if not updates or min(updates) < 1:
+        raise ScenarioError("global_batch", "give a whole number of at least 1")
     if not recipes or not candidate_layouts:
         raise ScenarioError("planner", "allow at least one recipe and one layout")
-    micro_batches = np.arange(1, min(largest_micro_batch or global_batch, global_batch) + 1)
+    pairs = np.array([(whole, part) for whole in updates for part in divisors(whole)])
+    global_batches, micro_batches = pairs.T
     replicas = np.array([layout.data for layout in candidate_layouts])[:, None]
-    exact = global_batch % (replicas * micro_batches) == 0
-    steps = np.maximum(1, global_batch // (replicas * micro_batches))
-    bytes_, forward, backward = _sampled(recipes, micro_batches)
-    context = _Context(recipes, machine, micro_batches)
+    exact = global_batches % (replicas * micro_batches) == 0
+    steps = np.maximum(1, global_batches // (replicas * micro_batches))
+    scores = _Scores(recipes, machine, micro_batches)
     shape = (len(recipes), len(candidate_layouts), micro_batches.size)
-    memory, seconds = np.empty(shape), np.empty(shape)
-    for index, layout in enumerate(candidate_layouts):
-        memory[:, index] = _memory(bytes_, recipes, layout, steps[index])
-        seconds[:, index] = _seconds((forward, backward), layout, steps[index], exact[index], context)
-    feasible = exact[None] & (memory <= machine.limit_bytes)
-    return Candidates(recipes, candidate_layouts, micro_batches, steps, memory, seconds, feasible, machine)
+    memory, seconds, feasible = np.empty(shape), np.empty(shape), np.empty(shape, dtype=bool)
+    together = max(1, _SCORED_TOGETHER // (len(recipes) * micro_batches.size))
+    for start in range(0, len(candidate_layouts), together):
+        some = slice(start, start + together)
+        memory[:, some] = scores.memory(candidate_layouts[some], steps[some])
+        feasible[:, some] = exact[some] & (memory[:, some] <= machine.limit_bytes)
+        wanted = np.logical_or.reduce(feasible[:, some], axis=0)
+        seconds[:, some] = scores.seconds(candidate_layouts[some], steps[some], wanted)
+    runs = np.array([updates[int(batch)] for batch in global_batches], dtype=float)
+    return Candidates(
+        recipes, candidate_layouts, global_batches, micro_batches, runs, steps, exact, memory, seconds, feasible,
+        machine,
+    )  # fmt: skip
 
 
-def within(
-    found: Candidates, update_seconds: float | None = None, dollars_per_update: float | None = None
-) -> Candidates:
-    """Narrow the feasible candidates to those within a time or a price per update."""
+def within(found: Candidates, run_seconds: float | None = None, run_dollars: float | None = None) -> Candidates:
+    """Narrow the feasible candidates to those whose run keeps to a time and a price."""
     feasible = found.feasible
-    if update_seconds is not None:
-        feasible = feasible & (found.update_seconds <= update_seconds)
-    if dollars_per_update is not None:
-        feasible = feasible & (found.dollars_per_update() <= dollars_per_update)
+    if run_seconds is not None:
+        feasible = feasible & (found.run_seconds() <= run_seconds)
+    if run_dollars is not None:
+        feasible = feasible & (found.run_dollars() <= run_dollars)
     return replace(found, feasible=feasible)
 
 
@@ -388,12 +522,7 @@ def best(found: Candidates, objective: Objective = Objective.TIME) -> Plan | Non
     flat = np.flatnonzero(found.feasible)
     if flat.size == 0:
         return None
-    seconds = found.update_seconds.ravel()[flat]
-    measure = {
-        Objective.TIME: lambda: seconds,
-        Objective.COST: lambda: found.dollars_per_update().ravel()[flat],
-        Objective.HEADROOM: lambda: found.memory_bytes.ravel()[flat],
-    }[objective]()
+    measure = found.measured(objective).ravel()[flat]
     tied = flat[measure <= measure.min() * (1 + TIE_SHARE)]
     recipe, layout, batch = np.unravel_index(tied, found.memory_bytes.shape)
     complexity = np.array([_complexity(candidate) for candidate in found.layouts])
@@ -403,9 +532,9 @@ def best(found: Candidates, objective: Objective = Objective.TIME) -> Plan | Non
     kinds, stages, gpus = complexity[layout].T
     order = np.lexsort(
         (
-            batch,
+            found.micro_batches[batch],
             found.memory_bytes.ravel()[tied],
-            found.update_seconds.ravel()[tied],
+            found.run_seconds().ravel()[tied],
             gpus,
             changes[recipe],
             stages,
@@ -416,16 +545,16 @@ def best(found: Candidates, objective: Objective = Objective.TIME) -> Plan | Non
 
 
 def _complexity(layout: Layout) -> tuple[int, int, int]:
-    """How hard a layout is to run: kinds of model parallelism, ZeRO stage, GPUs."""
+    """How hard a layout is to run: kinds of model parallelism and offloading, ZeRO stage, GPUs."""
     kinds = sum(degree > 1 for degree in (layout.tensor, layout.pipeline, layout.context, layout.expert))
+    kinds += layout.cpu_offload is not Offload.NONE
     return kinds, layout.strategy.stage, layout.gpus
 
 
 def pareto(found: Candidates, against: Objective) -> list[Plan]:
     """List the plans that no other beats in both time and headroom, or time and cost, fastest first."""
     flat = np.flatnonzero(found.feasible)
-    seconds = found.update_seconds.ravel()[flat]
-    other = (found.dollars_per_update() if against is Objective.COST else found.memory_bytes).ravel()[flat]
+    seconds, other = (found.measured(measure).ravel()[flat] for measure in (Objective.TIME, against))
     order = np.lexsort((other, seconds))
     sorted_other = other[order]
     before = np.minimum.accumulate(np.concatenate(([np.inf], sorted_other[:-1])))

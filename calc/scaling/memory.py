@@ -114,7 +114,7 @@ def division(layout: Layout, shape: ModelShape) -> Division:
         optimizer_state=0 if on_host is not Offload.NONE else state_share(1),
         activations=activation_share(layout.tensor, sequence_parallel=layout.sequence_parallel) / layout.context,
         logits_and_loss=1 / token_ways,
-        casts=0 if stage == 3 and layout.shards > 1 else 1 / model_ways,
+        casts=0 if _in_units(layout) else 1 / model_ways,
         pass_temporaries=1 / token_ways,
         step_temporaries=0 if on_host is not Offload.NONE else 1 / (model_ways * (layout.shards if stage else 1)),
         gathered_bytes=gathered,
@@ -126,13 +126,18 @@ def _ceil(value: float) -> int:
     return math.ceil(value - 1e-6)
 
 
+def _in_units(layout: Layout) -> bool:
+    """Whether weights come unit by unit and go again: from the other GPUs, or from the host."""
+    return (layout.strategy.stage == 3 and layout.shards > 1) or layout.cpu_offload is Offload.ALL
+
+
 def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
     """Bytes of gathered units and of buckets."""
-    if layout.shards == 1:
+    if layout.shards == 1 and not _in_units(layout):
         return 0, 0
     own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
     own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
-    if layout.strategy.stage == 3:
+    if _in_units(layout):
         held = shape.root_share + GATHERED_BLOCKS * shape.block_share
         largest = max(shape.block_share, shape.root_share)
         return _ceil(min(1.0, held) * own_weights), _ceil(largest * own_gradients)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from calc.collectives import Fabric
     from calc.scaling.layout import Layout
 
+PCIE_4_BYTES_PER_SECOND = 24e9  # x16, one direction; 80 % of the specified 31 GB/s is assumed
+
 DDP_BUCKET_BYTES = 25 * 2**20  # torch's DistributedDataParallel, bucket_cap_mb
 
 # What a model of communication alone leaves out on one node - input pipeline, stragglers, clocks - as a share of the
@@ -191,7 +193,7 @@ def offload_seconds(
     work: Workload,
     gpus_per_node: int,
     *,
-    host_bytes_per_second: float,
+    host_bytes_per_second: float = PCIE_4_BYTES_PER_SECOND,
     whole_update_seconds: float,
 ) -> float:
     """Seconds per update of passing gradients and weights over PCIe, and of the update on the host.
@@ -241,7 +243,7 @@ def step_parts(
     fabric: Fabric,
     nodes: int,
     *,
-    host_bytes_per_second: float = 24e9,
+    host_bytes_per_second: float = PCIE_4_BYTES_PER_SECOND,
     whole_update_seconds: float = 0.0,
     unmodelled: float | None = None,
 ) -> StepParts:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calc.__main__ import answer as answer_one
+from calc.evaluation import evaluate
 from calc.scenario import KEYS
 from tests.property.drawing import PARALLELISM
 
@@ -77,7 +78,7 @@ BY_HAND: dict[str, Any] = {
 
 
 def answer(scenario: Any) -> None:
-    result = answer_one(scenario)
+    result = answer_one(scenario, evaluate)
     json.dumps(result, allow_nan=False)
     if "error" in result:
         assert result["error"]["field"]
