@@ -102,8 +102,8 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
             "workspace",
             "cuBLAS workspaces",
             memory.workspace_bytes,
-            "one workspace for each of two threads",
-            f"2 x {memory.workspace_bytes // 2:,} B",
+            "one workspace for each thread that multiplies matrices: forward's and backward's",
+            f"{memory.step.cublas_handles} x {memory.workspace_bytes // max(memory.step.cublas_handles, 1):,} B",
             "torch, aten/src/ATen/cuda/CublasHandlePool.cpp",
         ),
     ]

@@ -14,6 +14,7 @@ from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
+from calc.replay.workspaces import H100, Multiprocessors
 from calc.scaling.layout import Offload
 from calc.scaling.memory import Division, ModelShape, division
 from calc.scenario import Attention, Checkpointing, Loss, Method, Precision, Task
@@ -32,8 +33,8 @@ CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 """The same from compute capability 9.0 on."""
 REMEMBERED_ALLOCATIONS = 256
 SHOWN_LAYERS = 20
-CUBLAS_HANDLES = 2
-"""Forward's thread and backward's each have a handle with a workspace of its own."""
+THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
+"""Resident threads by compute capability, 2048 where none is named (CUDA programming guide, technical specifications)."""
 
 
 class Recipe(NamedTuple):
@@ -87,6 +88,12 @@ class ReplayedStep:
     def parameter_count(self) -> int:
         """All parameters of the model."""
         return sum(p.numel * p.copies for p in self.parameters)
+
+    @cached_property
+    def cublas_handles(self) -> int:
+        """How many of forward's thread and backward's compute matrix products: each has a handle with a workspace."""
+        multiplying = {k.phase for k in self.profile.kernels if k.columns and not k.convolution and not k.vector}
+        return len(multiplying)
 
     @cached_property
     def trainable_count(self) -> int:
@@ -326,6 +333,7 @@ class StepMemory:
     step: ReplayedStep
     optimizer: OptimizerMemory
     workspace_bytes: int
+    multiprocessors: Multiprocessors = H100
     shares: _Shares = WHOLE
     activation_share: float = 1.0
     """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
@@ -333,12 +341,8 @@ class StepMemory:
 
     def sizes(self, micro_batch: int) -> list[int]:
         """Bytes of each storage of the log on one GPU."""
-        profile = self.step.profile
-        if self.activation_share == 1:
-            sizes = profile.sizes(micro_batch)
-        else:
-            grown = micro_batch * self.activation_share
-            sizes = [rounded(int(p * grown) + f) for p, f in zip(profile.per_sample, profile.fixed, strict=True)]
+        grown = micro_batch if self.activation_share == 1 else micro_batch * self.activation_share
+        sizes = self.step.profile.sizes(grown, self.multiprocessors)
         if self.shares.storages is None:
             return sizes
         return [rounded(int(size * share)) for size, share in zip(sizes, self.shares.storages, strict=True)]
@@ -436,8 +440,8 @@ class StepMemory:
             allocator.malloc(request)
         if self.step.buffer_bytes:
             allocator.malloc(self.step.buffer_bytes)
-        for _ in range(CUBLAS_HANDLES):
-            allocator.malloc(self.workspace_bytes // CUBLAS_HANDLES)
+        for _ in range(self.step.cublas_handles):
+            allocator.malloc(self.workspace_bytes // self.step.cublas_handles)
         for request in self.exchange_requests:
             allocator.malloc(request)
         if self.step.gradients_kept:
@@ -539,9 +543,15 @@ class _Run:
 def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemory:
     """The scenario's step with its optimizer and card, on one of its GPUs."""
     step = replay(scenario, gradients_kept=gradients_kept)
-    workspace = workspace_bytes(scenario)
+    workspace = step.cublas_handles * cublas_workspace_bytes(scenario)
     return _step_memory(
-        step, scenario.optimizer, scenario.precision, workspace, scenario.layout, scenario.activation_share
+        step,
+        scenario.optimizer,
+        scenario.precision,
+        workspace,
+        multiprocessors(scenario),
+        scenario.layout,
+        scenario.activation_share,
     )
 
 
@@ -551,20 +561,30 @@ def _step_memory(
     optimizer: Optimizer,
     precision: Precision,
     workspace: int,
+    multiprocessors: Multiprocessors,
     layout: Layout,
     activation_share: float,
 ) -> StepMemory:
     alone = layout.gpus == 1 and layout.cpu_offload is Offload.NONE
     shares = WHOLE if alone else _shares(step, layout)
     state = _optimizer(step, optimizer, master_weights=precision is Precision.BF16_MASTER)
-    return StepMemory(step, state, workspace, shares, activation_share)
+    return StepMemory(step, state, workspace, multiprocessors, shares, activation_share)
 
 
-def workspace_bytes(scenario: Scenario) -> int:
-    """cuBLAS's workspaces on the scenario's card; the larger size where the card is not known."""
+def cublas_workspace_bytes(scenario: Scenario) -> int:
+    """One cuBLAS handle's workspace on the scenario's card; the larger size where the card is not known."""
     card = scenario.gpu.catalog
     if card is not None and card.vendor != "NVIDIA":
-        return CUBLAS_HANDLES * CUBLAS_WORKSPACE_BYTES
+        return CUBLAS_WORKSPACE_BYTES
     capability = card.compute_capability if card is not None else None
     hopper = capability is None or capability >= (9, 0)
-    return CUBLAS_HANDLES * (CUBLAS_WORKSPACE_BYTES_HOPPER if hopper else CUBLAS_WORKSPACE_BYTES)
+    return CUBLAS_WORKSPACE_BYTES_HOPPER if hopper else CUBLAS_WORKSPACE_BYTES
+
+
+def multiprocessors(scenario: Scenario) -> Multiprocessors:
+    """The card's multiprocessors; an H100's where they are not known."""
+    card = scenario.gpu.catalog
+    if card is None or card.multiprocessors is None or card.compute_capability is None:
+        return H100
+    threads = THREADS_PER_MULTIPROCESSOR.get(card.compute_capability, H100.threads)
+    return Multiprocessors(card.multiprocessors, threads)

@@ -278,7 +278,9 @@ class Conv:
             (size + 2 * pad - self.dilation * (kernel - 1) - 1) // stride + 1
             for size, pad, kernel, stride in zip(x.shape[1:], self.padding, self.kernel, self.stride, strict=True)
         )
-        return ops.convolution(x, self.weight, self.bias, (self.outputs, *positions), groups=self.groups)
+        shape = self.outputs, *positions
+        patches = self.kernel == self.stride != (1,) * len(self.kernel)
+        return ops.convolution(x, self.weight, self.bias, shape, groups=self.groups, patches=patches)
 
 
 class BatchNorm:

@@ -12,6 +12,12 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from calc.replay.tape import Dtype, Fused, Tensor
+from calc.replay.workspaces import (
+    ConvolutionSizes,
+    convolution_forward,
+    convolution_of_input,
+    convolution_of_weight,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -502,6 +508,7 @@ def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         if bias_trains:
             of_b = tape.empty((columns,), dtype, batched=False)
             tape.kernel([grad], [of_b])
+            tape.reduction(grad, columns)
         return [of_x, of_w, of_b][: 2 if bias_absent else 3]
 
     return tape.record(out, [x, w] if b is None else [x, w, b], backward)
@@ -1099,13 +1106,20 @@ def fused_cross_entropy(x: Tensor, weight: Parameter) -> Tensor:
 
 
 def convolution(
-    x: Tensor, weight: Parameter | Tensor, bias: Parameter | None, out_shape: tuple[int, ...], *, groups: int = 1
+    x: Tensor,
+    weight: Parameter | Tensor,
+    bias: Parameter | None,
+    out_shape: tuple[int, ...],
+    *,
+    groups: int = 1,
+    patches: bool = False,
 ) -> Tensor:
     """``nn.Conv1d/2d/3d``: keeps input and weight, whichever of them trains.
 
     ``x`` is (channels, *positions), ``out_shape`` likewise. cuDNN's tensor-core kernels take NHWC: each NCHW operand is
     also read and written once for its conversion (nchwToNhwcKernel in any profile). Depthwise ones are torch's own, on
-    the vector units (aten/src/ATen/native/cuda/DepthwiseConv2d.cu).
+    the vector units (aten/src/ATen/native/cuda/DepthwiseConv2d.cu). ``patches``: the result is taken as tokens, so its
+    gradient is NHWC already and nothing is copied for it.
     """
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
@@ -1124,6 +1138,8 @@ def convolution(
     moved = (x.nbytes + out.nbytes) * (1 if depthwise else 3)
     log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=moved, vector=depthwise)
     log(rows * groups, columns, inner)
+    sizes = ConvolutionSizes.of(x.shape, out_shape, w.shape[2:], groups, low.itemsize)
+    tape.workspace(*convolution_forward(sizes))
     bias_trains = b is not None and b.requires_grad
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -1131,8 +1147,12 @@ def convolution(
         if input_trains:
             of_x = tape.like(kept_x)
             log(rows * groups, inner, columns)
+            if not patches:
+                tape.workspace(*convolution_of_input(sizes))
         if weight_trains:
             of_w = tape.like(kept_w)
+            if not patches:
+                tape.workspace(*convolution_of_weight(sizes))
             log(rows * groups, columns, inner, contracts_rows=True, same_call=input_trains)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from calc.replay.tape import Phase
+from calc.replay.workspaces import H100, Multiprocessors, Reduction
 
 if TYPE_CHECKING:
     from calc.replay.tape import Kernel, Segment, Tape
@@ -42,6 +43,7 @@ class Profile:
     gradients: frozenset[int]
     segments: tuple[Segment, ...]
     kernels: tuple[Kernel, ...]
+    reductions: tuple[tuple[int, Reduction], ...]
 
     @staticmethod
     def of(tape: Tape) -> Profile:
@@ -55,6 +57,7 @@ class Profile:
             frozenset(tape.gradient_storages),
             tuple(tape.segments),
             tuple(tape.kernels),
+            tuple(tape.reductions.items()),
         )
 
     @cached_property
@@ -71,9 +74,14 @@ class Profile:
                     alive.discard(-event)
         return frozenset(alive)
 
-    def sizes(self, micro_batch: int) -> list[int]:
+    def sizes(self, micro_batch: float, multiprocessors: Multiprocessors = H100) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
-        return [(p * micro_batch + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)]
+        found = [
+            (int(p * micro_batch) + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
+        ]
+        for storage, reduction in self.reductions:
+            found[storage] = rounded(reduction.buffer_bytes(micro_batch, multiprocessors))
+        return found
 
     def stretches(self) -> list[tuple[int, int, Segment]]:
         """Start and end of each segment's events."""

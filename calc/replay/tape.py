@@ -13,6 +13,8 @@ from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from calc.replay.workspaces import Reduction
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -32,6 +34,10 @@ class Dtype(Enum):
         self.label = label
         self.itemsize = itemsize
         self.rank = rank
+
+
+WORKSPACE = "workspace"
+"""Label of what kernels take for their own run."""
 
 
 class Phase(Enum):
@@ -239,6 +245,7 @@ class Tape:
         self.fixed: list[int] = [0]
         self.labels: list[str] = [""]
         self.copies: list[int] = [1]
+        self.reductions: dict[int, Reduction] = {}
         self.gradient_storages: set[int] = set()
         self.reached: set[Parameter] = set()
         self.segments: list[Segment] = [Segment(0, Phase.FORWARD, -1, 1)]
@@ -289,14 +296,24 @@ class Tape:
 
     def workspace(self, per_sample_bytes: int, fixed_bytes: int) -> None:
         """Memory that a kernel takes for its own run."""
-        if self._phantom or per_sample_bytes + fixed_bytes <= 0:
-            return
+        if not self._phantom and per_sample_bytes + fixed_bytes > 0:
+            self._momentary(per_sample_bytes, fixed_bytes)
+
+    def reduction(self, grad: Tensor, columns: int) -> None:
+        """The buffer of a sum over a gradient's rows, samples included."""
+        if not self._phantom:
+            rows = grad.numel // columns
+            index = self._momentary(0, 0)
+            self.reductions[index] = Reduction(*((rows, 0) if grad.batched else (0, rows)), columns)
+
+    def _momentary(self, per_sample_bytes: int, fixed_bytes: int) -> int:
         index = len(self.per_sample)
         self.per_sample.append(per_sample_bytes)
         self.fixed.append(fixed_bytes)
-        self.labels.append("workspace")
+        self.labels.append(WORKSPACE)
         self.copies.append(self._block[1])
         self.events += (index, -index)
+        return index
 
     def _mark(self) -> None:
         block, repeats = self._block
@@ -509,6 +526,8 @@ class Tape:
         if grad.batched != edge.batched or grad.numel != edge.numel:
             reduced = self.empty((edge.numel,), grad.dtype, batched=edge.batched)
             self.kernel([grad], [reduced])
+            if grad.batched and not edge.batched:
+                self.reduction(grad, edge.numel)
             grad = reduced
             del reduced
         if grad.dtype is not edge.dtype:
