@@ -47,9 +47,9 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     scenario, calibration = calibrated(scenario)
     memory, limits = fitted(scenario)
     micro_batch = scenario.micro_batch or max(limits.expected, 1)
-    allocation = memory.allocate(micro_batch)
-    peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
     limit = scenario.gpu.limit_bytes
+    allocation = memory.allocate_on(micro_batch, limit)
+    peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
     breakdown = components(scenario, memory, micro_batch, allocation)
     plan = _plan(scenario, limits)
     result = {

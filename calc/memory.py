@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from calc.allocator import Block, CachingAllocator
+from calc.allocator import Block, CachingAllocator, OutOfMemoryError
 from calc.architectures.attention import EAGER_RECOMPUTED
 from calc.architectures.registry import architecture
 from calc.errors import ScenarioError
@@ -34,7 +34,7 @@ CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 REMEMBERED_ALLOCATIONS = 256
 SHOWN_LAYERS = 20
 THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
-"""Resident threads by compute capability, 2048 where none is named (CUDA programming guide, technical specifications)."""
+"""Resident threads by compute capability, 2048 where none is named (CUDA programming guide, specifications)."""
 
 
 class Recipe(NamedTuple):
@@ -410,8 +410,15 @@ class StepMemory:
         return peaks
 
     def requested_peak(self, micro_batch: int) -> int:
-        """The highest of `requested_peaks`."""
-        return max(self.requested_peaks(micro_batch).values())
+        """The least that the step can do with: the highest of `requested_peaks` without optional workspaces."""
+        profile = self.step.profile
+        if not profile.optional:
+            return max(self.requested_peaks(micro_batch).values())
+        sizes = self.sizes(micro_batch)
+        for storage in profile.optional:
+            sizes[storage] = 0
+        alive = max(instant.alive_bytes for instant in profile.peaks(sizes).values())
+        return max(self.constant_bytes + alive, self.step_peak_bytes)
 
     def instants(self, micro_batch: int) -> dict[Phase, Instant]:
         """Where forward and backward peak."""
@@ -429,6 +436,19 @@ class StepMemory:
     def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
         """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small."""
         return self.allocate_in_turn((micro_batch,), capacity)[0]
+
+    def allocate_on(self, micro_batch: int, limit_bytes: int) -> Allocation:
+        """`allocate` on a card: where memory runs short, caches are given back and optional workspaces left out.
+
+        With all the memory it asks for where the step does not fit even so.
+        """
+        allocation = self.allocate(micro_batch)
+        if allocation.reserved_bytes <= limit_bytes:
+            return allocation
+        try:
+            return self.allocate_within(micro_batch, limit_bytes)
+        except OutOfMemoryError:
+            return allocation
 
     def allocate_in_turn(self, micro_batches: Sequence[int], capacity: int | None) -> list[Allocation]:
         """Two steps at each micro-batch, one after another in one process: the second one's peaks, what both reserved.
@@ -491,6 +511,7 @@ class _Run:
 
     def __init__(self, step: ReplayedStep, sizes: list[int], allocator: CachingAllocator) -> None:
         self.stretches = step.stretches
+        self.optional = step.profile.optional
         self.sizes = sizes
         self.allocator = allocator
         self.blocks: dict[int, list[Block | int]] = {}
@@ -523,10 +544,16 @@ class _Run:
         for event in events:
             if event > 0:
                 held = blocks.get(event)
+                try:
+                    made = malloc(sizes[event])
+                except OutOfMemoryError:
+                    if event not in self.optional:
+                        raise
+                    made = malloc(0)
                 if held is None:
-                    blocks[event] = [malloc(sizes[event])]
+                    blocks[event] = [made]
                 else:
-                    held.append(malloc(sizes[event]))
+                    held.append(made)
                 continue
             held = blocks.get(-event)
             if in_block:

@@ -16,7 +16,7 @@ from calc.architectures.registry import architecture
 from calc.catalog.configs import complete_config
 from calc.replay.layers import Build
 from calc.replay.profile import Profile, rounded
-from calc.replay.tape import Autocast, Dtype, Tape
+from calc.replay.tape import WORKSPACE, Autocast, Dtype, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,3 +77,9 @@ def replayed(place: int) -> tuple[Build, Profile]:
 
 def weights_bytes(build: Build) -> int:
     return sum(rounded(p.stored_bytes) * p.copies for p in build.parameters) + build.buffer_bytes
+
+
+def tensors_alone(profile: Profile, micro_batch: int) -> list[int]:
+    """Sizes of the replay's storages, nothing for what kernels take inside themselves."""
+    sizes = profile.sizes(micro_batch)
+    return [0 if label == WORKSPACE else size for label, size in zip(profile.labels, sizes, strict=True)]

@@ -15,7 +15,7 @@ from calc.catalog.configs import complete_config, known_model_types
 from calc.errors import ScenarioError
 from calc.replay.layers import Build
 from calc.replay.tape import Dtype, Phase, Tape
-from tests.recorded_steps import STEPS, build_of, key_and_config, replayed, title, weights_bytes
+from tests.recorded_steps import STEPS, build_of, key_and_config, replayed, tensors_alone, title, weights_bytes
 
 CATALOG = Path(__file__).resolve().parent.parent / "calc" / "catalog"
 PRESETS = json.loads((CATALOG / "models.json").read_text(encoding="utf-8"))["models"]
@@ -37,7 +37,7 @@ def test_memory_of_a_step(place: int) -> None:
     build, profile = replayed(place)
     step = STEPS[place]
     weights = weights_bytes(build)
-    sizes = profile.sizes(step["micro_batch"])
+    sizes = tensors_alone(profile, step["micro_batch"])
     peaks = profile.peaks(sizes)
     forward, backward = peaks[Phase.FORWARD].alive_bytes, peaks[Phase.BACKWARD].alive_bytes
     kept = sum(sizes[i] * profile.copies[i] for i in profile.kept_for_backward)

@@ -343,6 +343,8 @@ def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Ten
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
         result = tape.like(grad, source)
+        # The product of gradient and output, a tensor of its own (aten/src/ATen/native/cuda/SoftMax.cu).
+        tape.workspace(*((kept.nbytes, 0) if kept.batched else (0, kept.nbytes)))
         tape.kernel([grad, kept], [result])
         return [result]
 
@@ -1119,7 +1121,8 @@ def convolution(
     ``x`` is (channels, *positions), ``out_shape`` likewise. cuDNN's tensor-core kernels take NHWC: each NCHW operand is
     also read and written once for its conversion (nchwToNhwcKernel in any profile). Depthwise ones are torch's own, on
     the vector units (aten/src/ATen/native/cuda/DepthwiseConv2d.cu). ``patches``: the result is taken as tokens, so its
-    gradient is NHWC already and nothing is copied for it.
+    gradient is NHWC already and nothing is copied for it. Where a workspace cannot be allocated, torch takes cuDNN's
+    next engine (aten/src/ATen/native/cudnn/Conv_v8.cpp, try_configs).
     """
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
@@ -1139,7 +1142,7 @@ def convolution(
     log = partial(tape.product, batched=x.batched, itemsize=low.itemsize, operand_bytes=moved, vector=depthwise)
     log(rows * groups, columns, inner)
     sizes = ConvolutionSizes.of(x.shape, out_shape, w.shape[2:], groups, low.itemsize)
-    tape.workspace(*convolution_forward(sizes))
+    tape.workspace(*convolution_forward(sizes), optional=True)
     bias_trains = b is not None and b.requires_grad
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -1148,11 +1151,11 @@ def convolution(
             of_x = tape.like(kept_x)
             log(rows * groups, inner, columns)
             if not patches:
-                tape.workspace(*convolution_of_input(sizes))
+                tape.workspace(*convolution_of_input(sizes), optional=True)
         if weight_trains:
             of_w = tape.like(kept_w)
             if not patches:
-                tape.workspace(*convolution_of_weight(sizes))
+                tape.workspace(*convolution_of_weight(sizes), optional=True)
             log(rows * groups, columns, inner, contracts_rows=True, same_call=input_trains)
         if bias_trains:
             of_b = tape.empty((out_shape[0],), low, batched=False)

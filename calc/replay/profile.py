@@ -44,6 +44,7 @@ class Profile:
     segments: tuple[Segment, ...]
     kernels: tuple[Kernel, ...]
     reductions: tuple[tuple[int, Reduction], ...]
+    optional: frozenset[int]
 
     @staticmethod
     def of(tape: Tape) -> Profile:
@@ -58,6 +59,7 @@ class Profile:
             tuple(tape.segments),
             tuple(tape.kernels),
             tuple(tape.reductions.items()),
+            frozenset(tape.optional),
         )
 
     @cached_property

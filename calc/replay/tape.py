@@ -246,6 +246,7 @@ class Tape:
         self.labels: list[str] = [""]
         self.copies: list[int] = [1]
         self.reductions: dict[int, Reduction] = {}
+        self.optional: set[int] = set()
         self.gradient_storages: set[int] = set()
         self.reached: set[Parameter] = set()
         self.segments: list[Segment] = [Segment(0, Phase.FORWARD, -1, 1)]
@@ -294,10 +295,12 @@ class Tape:
         self._inputs.append(made)
         return made
 
-    def workspace(self, per_sample_bytes: int, fixed_bytes: int) -> None:
-        """Memory that a kernel takes for its own run."""
+    def workspace(self, per_sample_bytes: int, fixed_bytes: int, *, optional: bool = False) -> None:
+        """Memory that a kernel takes for its own run; ``optional``: another kernel runs where it is not to be had."""
         if not self._phantom and per_sample_bytes + fixed_bytes > 0:
-            self._momentary(per_sample_bytes, fixed_bytes)
+            index = self._momentary(per_sample_bytes, fixed_bytes)
+            if optional:
+                self.optional.add(index)
 
     def reduction(self, grad: Tensor, columns: int) -> None:
         """The buffer of a sum over a gradient's rows, samples included."""

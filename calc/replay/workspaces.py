@@ -21,7 +21,7 @@ ACCUMULATOR_BYTES = 4
 class Multiprocessors(NamedTuple):
     """How many a GPU has, and how many threads each holds."""
 
-    count: int
+    number: int
     threads: int
 
 
@@ -56,7 +56,7 @@ def reduction_buffer_bytes(rows: int, columns: int, multiprocessors: Multiproces
         return 0
     values = -(-rows // height)
     grid = -(-groups // width)
-    target = multiprocessors.count * (multiprocessors.threads // (width * height))
+    target = multiprocessors.number * (multiprocessors.threads // (width * height))
     if values < MAX_VALUES_PER_THREAD or grid > target:
         return 0
     parts = max(
