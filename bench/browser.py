@@ -77,19 +77,6 @@ class Browser:
         page.add_init_script(WATCH)
         return page
 
-    def throttle(self, page: Page, bits_per_second: float, latency_milliseconds: float) -> None:
-        """Slow the page's link down by Chromium's own emulation."""
-        session = self._context.new_cdp_session(page)
-        session.send(
-            "Network.emulateNetworkConditions",
-            {
-                "offline": False,
-                "latency": latency_milliseconds,
-                "downloadThroughput": bits_per_second / 8,
-                "uploadThroughput": bits_per_second / 8,
-            },
-        )
-
     def page_memory_bytes(self) -> int:
         """Return the memory of the processes that show pages; what several share counts in parts."""
         session = self._browser.new_browser_cdp_session()

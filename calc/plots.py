@@ -308,14 +308,19 @@ def _kind(name: str) -> Kind:
     return {**FIGURES, **PLAN_FIGURES, **ACCURACY_FIGURES}[name]
 
 
+_renderer = RendererSVG(0, 0, io.StringIO(), metadata=NO_METADATA)  # type: ignore[no-untyped-call]
+
+
 def _svg(figure: Figure, axes: Axes) -> str:
     """Write the figure as SVG, its axes as large as labels and legends leave room for."""
     figure.patch.set_visible(False)
     axes.patch.set_visible(False)
     page = io.StringIO()
     width, height = figure.bbox.size
-    # The canvas would make a renderer for each step, and measure every text again.
-    renderer = RendererSVG(width, height, page, metadata=NO_METADATA)  # type: ignore[no-untyped-call]
+    # The canvas would make a renderer for each step. matplotlib keeps what it measured by renderer: with one for all
+    # figures no text is measured twice, and nothing is kept for renderers that are gone.
+    renderer = _renderer
+    renderer.__init__(width, height, page, metadata=NO_METADATA)  # type: ignore[misc]
     _place(axes, renderer)
     figure.draw(renderer)
     renderer.finalize()  # type: ignore[no-untyped-call]

@@ -14,13 +14,18 @@ const fetched = async (path) => {
   return response;
 };
 
-// Tells the page how many bytes of all files have come.
+// Tells the page how many bytes of all files have come, not at every one: each time the page is painted anew.
+const REPORTS = 20;
 const coming = { done: 0, total: 0 };
+let reported = 0;
 const counting = () =>
   new TransformStream({
     transform(chunk, controller) {
       coming.done += chunk.length;
-      postMessage(coming);
+      if (coming.done === coming.total || coming.done - reported > coming.total / REPORTS) {
+        reported = coming.done;
+        postMessage(coming);
+      }
       controller.enqueue(chunk);
     },
   });
@@ -32,6 +37,16 @@ async function unpacked(path) {
   return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
 }
 
+// Asked for before anything else runs here. A failure counts where the file is used.
+const early = (promise) => {
+  promise.catch(() => {});
+  return promise;
+};
+const files = {
+  description: early(fetched("vendor/snapshot/start.json").then((response) => response.json())),
+  runtime: early(unpacked("vendor/snapshot/runtime.bin")),
+  calc: early(unpacked("vendor/snapshot/calc.bin")),
+};
 // While the worker waits, since Python's import does.
 function fetchedNow(path) {
   const request = new XMLHttpRequest();
@@ -43,13 +58,12 @@ function fetchedNow(path) {
 }
 
 async function startFromSnapshot(options) {
-  const description = fetched("vendor/snapshot/start.json").then((response) => response.json());
-  const [runtime, calc] = ["runtime.bin", "calc.bin"].map((name) => unpacked(`vendor/snapshot/${name}`));
   // What Python imports lies in the snapshot already: the standard library comes when something else is asked for.
   const stdLibURL = at("vendor/snapshot/none.zip");
-  const python = await start({ ...options, indexURL, stdLibURL }, description, runtime, calc);
+  const { python, linked } = await start({ ...options, indexURL, stdLibURL }, files);
+  // The packages are there but for their libraries, which are on their way.
+  python.loadPackage = () => linked;
   const packages = Object.entries(python.lockfile.packages);
-  for (const [name] of packages) python.loadedPackages[name] = "snapshot";
   // Asked for by tools/late_imports.py.
   const [major, minor] = python.lockfile.info.python.split(".");
   python.bringStandardLibrary = () =>

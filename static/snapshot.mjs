@@ -6,10 +6,13 @@
 // runtime.bin and calc.bin are compressed with gzip:
 //   4 bytes    the size of what follows, little-endian
 //   JSON       what the file holds and where it belongs
-//   the rest   libraries (runtime.bin alone), files, blocks of memory
+//   the rest   files, blocks of memory, libraries (runtime.bin alone)
 // Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
-import createPyodideModule from "../vendor/pyodide/pyodide.asm.mjs";
 import * as pyodide from "../vendor/pyodide/pyodide.mjs";
+
+// Large: what is fetched besides does not wait for it.
+const loading = import("../vendor/pyodide/pyodide.asm.mjs");
+loading.catch(() => {});
 
 const PAGE_BYTES = 65536;
 const BLOCK_BYTES = 4096;
@@ -50,14 +53,17 @@ async function readFilesAndBlocks(pieces, description) {
   return { files, memory: { blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) } };
 }
 
-// Takes runtime.bin apart as it comes: the libraries are compiled while memory is still on its way.
+// Takes runtime.bin apart as it comes. The libraries come last, and nothing waits for them but `modules`.
 async function readRuntime(stream) {
   const pieces = new Pieces(stream);
   const description = await pieces.description();
-  const modules = [];
-  for (const { fileSize } of description.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
   const rest = await readFilesAndBlocks(pieces, description);
-  return { ...description, ...rest, modules: await Promise.all(modules) };
+  const compile = async () => {
+    const modules = [];
+    for (const { fileSize } of description.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
+    return Promise.all(modules);
+  };
+  return { ...description, ...rest, modules: compile() };
 }
 
 async function readCalc(stream) {
@@ -84,13 +90,17 @@ function restoreMemory(module, initial, { memoryBytes, trampoline }, layers) {
   words[trampoline >> 2] = ownTrampoline;
 }
 
-// Puts the libraries back to where they were, in memory and in the table of functions that pointers index.
-function link(module, table, { libraries, modules, pointers, addresses, table: sizes }) {
+// Keeps the libraries' places in the table of functions that pointers index.
+function reserve(table, { table: sizes }) {
   // One less where the engine has no trampoline.
   const known = [sizes.booted - 1, sizes.booted];
   if (!known.includes(table.length)) throw new Error(`${table.length} functions instead of ${known.join(" or ")}`);
   table.grow(sizes.full - table.length);
+}
 
+// Puts the libraries back to where they were, in memory and in the table. Python runs before that, and may do what takes
+// none of them: what was there when the snapshot was taken, its collector does not look at.
+function link(module, table, { libraries, pointers, addresses }, modules) {
   const { loadedLibsByName, loadedLibsByHandle } = module.LDSO;
   const main = loadedLibsByName.__main__.exports;
   const address = (symbol) => (module.GOT[symbol] ??= new WebAssembly.Global({ value: "i32", mutable: true }, -1));
@@ -121,15 +131,16 @@ function link(module, table, { libraries, modules, pointers, addresses, table: s
   for (const [index, library, symbol] of pointers) table.set(index, loadedLibsByName[library].exports[symbol]);
 }
 
-// Starts Pyodide with these options; start.json's content and streams of the other files' unpacked bytes may be on their
-// way.
-export async function start(options, description, runtimeStream, calcStream) {
-  const reading = Promise.all([runtimeStream.then(readRuntime), calcStream.then(readCalc)]);
+// Starts Pyodide with these options. The files may be on their way: `description` is start.json's content, `runtime` and
+// `calc` are streams of the unpacked bytes. Gives Python, and a promise of its libraries.
+export async function start(options, { description, runtime: runtimeStream, calc: calcStream }) {
+  const reading = Promise.all([description, runtimeStream.then(readRuntime), calcStream.then(readCalc)]);
   // Awaited further down; without this a failure before then would count as handled by nobody.
   reading.catch(() => {});
-  const expected = await description;
+  let linked;
 
   const createModule = async (settings) => {
+    const expected = await description;
     if (settings.API.config.BUILD_ID !== expected.build) throw new Error(`made for build ${expected.build}`);
     const { instantiateWasm } = settings;
     let table, initial;
@@ -152,17 +163,23 @@ export async function start(options, description, runtimeStream, calcStream) {
           done(instance, wasm);
         });
     });
+    const { default: createPyodideModule } = await loading;
     const making = Promise.all([createPyodideModule(settings), reading]);
-    const [module, [runtime, calc]] = await Promise.race([broken, making]);
+    const [module, [, runtime, calc]] = await Promise.race([broken, making]);
     if (runtime.id !== expected.runtime || calc.id !== expected.calc) throw new Error("its files are of different versions");
+    reserve(table, runtime);
     restoreMemory(module, initial, expected, [runtime.memory, calc.memory]);
-    link(module, table, runtime);
     for (const { path, content } of [...runtime.files, ...calc.files]) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);
     }
+    linked = runtime.modules.then((modules) => link(module, table, runtime, modules));
+    linked.catch(() => {});
     return module;
   };
-  const header = Uint8Array.from(atob(expected.header), (character) => character.charCodeAt(0));
-  return pyodide.loadPyodide({ ...options, createPyodideModule: createModule, _loadSnapshot: header });
+  const header = Promise.resolve(description).then(({ header }) =>
+    Uint8Array.from(atob(header), (character) => character.charCodeAt(0)),
+  );
+  const python = await pyodide.loadPyodide({ ...options, createPyodideModule: createModule, _loadSnapshot: header });
+  return { python, linked };
 }

@@ -3,13 +3,14 @@
 import gzip
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
 
-from tools.serve import LOOPBACK, StaticServer
+from tools.serve import LOOPBACK, Link, StaticServer
 
 Get = Callable[..., HTTPResponse]
 
@@ -104,3 +105,15 @@ def test_jekyll_hides_underscores_unless_told_not_to(get: Get, folder: Path) -> 
     assert get("/a/b/calc/__init__.py").status == 404
     (folder / ".nojekyll").touch()
     assert get("/a/b/calc/__init__.py").status == 200
+
+
+def test_a_slow_line_takes_its_time_whoever_asks() -> None:
+    line = Link(bits_per_second=8_000_000, latency_seconds=0.04)
+    begin = time.monotonic()
+    threads = [threading.Thread(target=lambda: list(line.pieces(b"x" * 100_000))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - begin >= 0.24
+    assert b"".join(line.pieces(b"some")) == b"some"

@@ -9,8 +9,9 @@ import gzip
 import hashlib
 import posixpath
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +46,37 @@ COMPRESSED_SUFFIXES = frozenset({".css", ".html", ".js", ".json", ".mjs", ".svg"
 def compressed(path: Path, modified_ns: int) -> bytes:  # noqa: ARG001 - part of the cache's key
     """Return the file's content in gzip form, made once for each version of the file."""
     return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
+
+
+class Link:
+    """A slow line that all answers of a server share.
+
+    Parameters
+    ----------
+    bits_per_second
+        What goes over it.
+    latency_seconds
+        How long each answer takes to begin.
+    """
+
+    PIECE_BYTES = 16384
+
+    def __init__(self, bits_per_second: float, latency_seconds: float) -> None:
+        self._bits_per_second = bits_per_second
+        self._latency_seconds = latency_seconds
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def pieces(self, body: bytes) -> Iterator[bytes]:
+        """Yield the body piece by piece, each when the line has carried it."""
+        time.sleep(self._latency_seconds)
+        for start in range(0, len(body), self.PIECE_BYTES):
+            piece = body[start : start + self.PIECE_BYTES]
+            with self._lock:
+                self._free_at = max(self._free_at, time.monotonic()) + 8 * len(piece) / self._bits_per_second
+                arrives = self._free_at
+            time.sleep(max(0.0, arrives - time.monotonic()))
+            yield piece
 
 
 class StaticHandler(BaseHTTPRequestHandler):
@@ -132,14 +164,23 @@ class StaticHandler(BaseHTTPRequestHandler):
     def _send_body(self, body: bytes) -> None:
         self._end_headers(len(body))
         if self.command != "HEAD":
-            self.wfile.write(body)
-            self.server.sent.append((time.time(), len(body)))  # type: ignore[attr-defined] # StaticServer's
+            link: Link | None = self.server.link  # type: ignore[attr-defined] # StaticServer's, as the next
+            for piece in link.pieces(body) if link else (body,):
+                self.wfile.write(piece)
+                self.server.sent.append((time.time(), len(piece)))  # type: ignore[attr-defined]
 
     def _end_headers(self, length: int | None) -> None:
         if length is not None:
             self.send_header("Content-Length", str(length))
         self.send_header("Access-Control-Allow-Origin", "*")
         self.end_headers()
+
+
+def compress_in_advance(folder: Path) -> None:
+    """Make the gzip form of a folder's files before anyone asks, as a host has done long before."""
+    for path in folder.rglob("*"):
+        if path.suffix in COMPRESSED_SUFFIXES and path.is_file():
+            compressed(path, path.stat().st_mtime_ns)
 
 
 class StaticServer(ThreadingHTTPServer):
@@ -157,6 +198,8 @@ class StaticServer(ThreadingHTTPServer):
         How long a browser may keep an answer without asking again.
     quiet
         Whether requests go unlogged.
+    link
+        A line to send the answers over; none is as fast as the machine.
     """
 
     daemon_threads = True
@@ -169,14 +212,16 @@ class StaticServer(ThreadingHTTPServer):
         *,
         max_age_seconds: int = GITHUB_PAGES_MAX_AGE_SECONDS,
         quiet: bool = True,
+        link: Link | None = None,
     ) -> None:
         options = {"folder": folder, "mount": mount, "max_age_seconds": max_age_seconds, "quiet": quiet}
         super().__init__((LOOPBACK, port), partial(StaticHandler, **options))  # type: ignore[arg-type]
         self.mount = mount
+        self.link = link
         self.requested: list[str] = []
         """The path of each request so far."""
         self.sent: list[tuple[float, int]] = []
-        """When each answer's body was sent, in seconds since the epoch, and its bytes as they travelled."""
+        """When each piece of an answer's body was sent, in seconds since the epoch, and its bytes as they travelled."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over connections that the browser broke off, as it does when a page is left while it loads."""

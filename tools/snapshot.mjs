@@ -197,7 +197,7 @@ const description = {
   addresses: wantedAddresses(libraries),
   blocks: runtimeBlocks.blocks,
 };
-const runtimeId = write("runtime.bin", description, [...contents(libraries), ...contents(fonts), ...runtimeBlocks.content]);
+const runtimeId = write("runtime.bin", description, [...contents(fonts), ...runtimeBlocks.content, ...contents(libraries)]);
 
 for (const folder of ["calc", "page"]) copy(folder, `${HOME}/${folder}`);
 run("tools/warm_up_calc.py");

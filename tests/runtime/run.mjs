@@ -1,9 +1,15 @@
-// Starts the built site's Python under Node, from the boot snapshot or the ordinary way, and prints what the checks in
-// checks.py give; or damages the snapshot in a named way and prints how the start fails. usage: node run.mjs HOW
+// Starts the built site's Python under Node and prints what comes of it: of the checks in checks.py, of many changes, how
+// long it takes; or damages the snapshot in a named way and prints how the start fails. usage: node run.mjs HOW
 import fs from "node:fs";
 import { Readable } from "node:stream";
 import { pathToFileURL } from "node:url";
 import zlib from "node:zlib";
+
+// Without this Node shows the whole line of the library that failed, a megabyte of it.
+process.on("uncaughtException", ({ message }) => {
+  console.error(message);
+  process.exit(1);
+});
 
 const how = process.argv[2];
 const site = new URL("_site/", pathToFileURL(process.cwd() + "/"));
@@ -16,11 +22,21 @@ const { start } = await import(new URL("static/snapshot.mjs", site));
 const unpacked = (name) => zlib.gunzipSync(read(`vendor/snapshot/${name}`));
 const stream = async (bytes) => Readable.toWeb(Readable.from([new Uint8Array(bytes)]));
 const description = () => JSON.parse(fs.readFileSync(at("vendor/snapshot/start.json")));
+const files = (changed) => ({
+  description: changed.description ?? description(),
+  runtime: changed.runtime ?? stream(unpacked("runtime.bin")),
+  calc: changed.calc ?? stream(unpacked("calc.bin")),
+});
+
+const described = (bytes) => {
+  const [size] = new Uint32Array(bytes.slice(0, 4).buffer);
+  return JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
+};
 
 function changed(name, change) {
   const bytes = unpacked(name);
   const size = bytes.readUInt32LE(0);
-  const description = JSON.parse(bytes.subarray(4, 4 + size));
+  const description = described(new Uint8Array(bytes));
   change(description);
   const text = Buffer.from(JSON.stringify(description));
   const head = Buffer.alloc(4);
@@ -29,11 +45,11 @@ function changed(name, change) {
 }
 
 const DAMAGE = {
-  "cut-short": () => ({ runtime: unpacked("runtime.bin").subarray(0, 5_000_000) }),
-  "empty": () => ({ calc: Buffer.alloc(0) }),
-  "other-build": () => ({ expected: { ...description(), build: "another" } }),
-  "other-version": () => ({ calc: changed("calc.bin", (description) => (description.id = "another")) }),
-  "other-table": () => ({ runtime: changed("runtime.bin", (description) => (description.table.booted += 7)) }),
+  "cut-short": () => ({ runtime: stream(unpacked("runtime.bin").subarray(0, 5_000_000)) }),
+  "empty": () => ({ calc: stream(Buffer.alloc(0)) }),
+  "other-build": () => ({ description: { ...description(), build: "another" } }),
+  "other-version": () => ({ calc: stream(changed("calc.bin", (description) => (description.id = "another"))) }),
+  "other-table": () => ({ runtime: stream(changed("runtime.bin", (description) => (description.table.booted += 7))) }),
   "no-memory": () => {
     WebAssembly.Memory.prototype.grow = () => {
       throw new RangeError("no more memory");
@@ -43,9 +59,9 @@ const DAMAGE = {
 };
 
 async function fromSnapshot(damaged = {}) {
-  const [runtime, calc] = [damaged.runtime ?? unpacked("runtime.bin"), damaged.calc ?? unpacked("calc.bin")];
   const options = { indexURL, stdLibURL: at("vendor/snapshot/none.zip") };
-  const python = await start(options, damaged.expected ?? description(), stream(runtime), stream(calc));
+  const { python, linked } = await start(options, files(damaged));
+  python.loadPackage = () => linked;
   python.bringStandardLibrary = () => python.FS.writeFile("/lib/python314.zip", read("vendor/pyodide/python_stdlib.zip"));
   python.bringPackages = () => {
     for (const name of fs.readdirSync(indexURL).filter((name) => name.endsWith(".whl"))) {
@@ -59,24 +75,84 @@ async function fromSnapshot(damaged = {}) {
 async function ordinary() {
   const env = { HOME: "/home/pyodide", PYTHONWARNINGS: "ignore:Unable to import Axes3D" };
   const python = await loadPyodide({ indexURL, env, packageCacheDir: indexURL });
-  await python.loadPackage(["numpy", "matplotlib"], { messageCallback() {} });
   python.unpackArchive(read("calc.zip"), "zip");
   return python;
 }
 
-if (how in DAMAGE) {
-  try {
-    await fromSnapshot(DAMAGE[how]());
-    console.log(JSON.stringify({ failed: null }));
-  } catch (error) {
-    console.log(JSON.stringify({ failed: String(error) }));
+const program = (python, name) => {
+  python.FS.writeFile(`${name}.py`, fs.readFileSync(`tests/runtime/${name}.py`));
+  // As in the page, where PyScript runs it.
+  python.FS.writeFile("worker.py", read("calc/worker.py"));
+  return python.pyimport(name);
+};
+
+// The libraries come last in runtime.bin; here only when they are sent for.
+function withLibrariesLater() {
+  const bytes = new Uint8Array(unpacked("runtime.bin"));
+  const { libraries } = described(bytes);
+  const split = bytes.length - libraries.reduce((sum, { fileSize }) => sum + fileSize, 0);
+  let send;
+  const wanted = new Promise((resolve) => (send = resolve));
+  async function* pieces() {
+    yield bytes.subarray(0, split);
+    await wanted;
+    yield bytes.subarray(split);
   }
-} else {
-  const python = await (how === "snapshot" ? fromSnapshot() : ordinary());
-  python.FS.writeFile("checks.py", fs.readFileSync("tests/runtime/checks.py"));
-  const { figure, results } = python.pyimport("checks");
+  return { runtime: Promise.resolve(Readable.toWeb(Readable.from(pieces()))), send };
+}
+
+const HOW = {
+  async snapshot() {
+    return checked(await fromSnapshot());
+  },
+  async ordinary() {
+    return checked(await ordinary());
+  },
+  async "numbers-first"() {
+    const { runtime, send } = withLibrariesLater();
+    const python = await fromSnapshot({ runtime });
+    const numbers = JSON.parse(program(python, "changes").numbers());
+    send();
+    await python.loadPackage();
+    return { numbers, after: JSON.parse(program(python, "checks").results()) };
+  },
+  async changes() {
+    const python = await fromSnapshot();
+    await python.loadPackage();
+    const { change } = program(python, "changes");
+    const held = (count) => ({ objects: JSON.parse(change(count)), memory: python._module.HEAPU8.length });
+    return { before: held(200), after: held(800) };
+  },
+  async times() {
+    // What compiling costs falls on both, and is not what is compared.
+    await WebAssembly.compile(read("vendor/pyodide/pyodide.asm.wasm"));
+    const timed = async (start) => {
+      const begin = performance.now();
+      const python = await start();
+      await python.loadPackage(["numpy", "matplotlib"], { messageCallback() {} });
+      program(python, "changes").change(1);
+      return performance.now() - begin;
+    };
+    return { ordinary: await timed(ordinary), snapshot: await timed(fromSnapshot) };
+  },
+};
+
+async function checked(python) {
+  await python.loadPackage(["numpy", "matplotlib"], { messageCallback() {} });
+  const { figure, results } = program(python, "checks");
   const answers = JSON.parse(results());
   figure("svg", 40);
-  console.log(JSON.stringify({ answers, memory: python._module.HEAPU8.length }));
+  return { answers, memory: python._module.HEAPU8.length };
 }
+
+async function refused(how) {
+  try {
+    await fromSnapshot(DAMAGE[how]());
+    return { failed: null };
+  } catch (error) {
+    return { failed: String(error) };
+  }
+}
+
+console.log(JSON.stringify(await (HOW[how] ?? refused)(how)));
 process.exit(0);

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from calc.evaluation import evaluate
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
@@ -24,6 +26,9 @@ CHECKS = next(
     for node in ast.parse((HERE / "checks.py").read_text()).body
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.DictComp)
 )
+
+# As in changes.py, which only the page's Python can import.
+NUMBERS_OF = ("gpt2", "resnet50", "llama-3.2-1b", "vit_b_16")
 
 
 @cache
@@ -46,6 +51,24 @@ def test_drawing_takes_no_more_memory_after_the_snapshot() -> None:
     # Memory grows in steps of a fifth of what there is, so one step decides nothing.
     one_step = 1.2
     assert run("snapshot")["memory"] <= one_step * run("ordinary")["memory"]
+
+
+def test_numbers_do_not_wait_for_the_libraries() -> None:
+    answer = run("numbers-first")
+    assert answer["numbers"] == [evaluate({"model": model})["max_micro_batch"] for model in NUMBERS_OF]
+    assert answer["after"]["svg_figure"] == run("ordinary")["answers"]["svg_figure"]
+
+
+def test_memory_does_not_grow_over_a_thousand_changes_an_eighth_of_them_drawn() -> None:
+    answer = run("changes")
+    assert answer["after"]["memory"] == answer["before"]["memory"]
+    assert answer["after"]["objects"] <= 1.01 * answer["before"]["objects"]
+
+
+def test_the_snapshot_has_its_first_figure_well_before_the_ordinary_start() -> None:
+    # A third on a quiet machine; of times alone nothing could be said.
+    times = run("times")
+    assert times["snapshot"] <= 0.6 * times["ordinary"]
 
 
 @pytest.mark.parametrize(
