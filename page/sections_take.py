@@ -192,6 +192,9 @@ COMPARED = (
 )
 
 
+COMPARED_IF_DIFFERENT = ("limit_bytes", "parameters", "trainable_parameters")
+
+
 def _setting(key: str, value: Any) -> str:
     if value is None:
         return "\u2013"
@@ -230,6 +233,8 @@ def comparison(result: dict[str, Any]) -> str:
     ]
     for key, title, said in COMPARED:
         here, there = first[key], second[key]
+        if here == there and key in COMPARED_IF_DIFFERENT:
+            continue
         cells = [
             "\u2013" if value is None else shown(f"comparison.rows.{place}.{key}", value, said(value))
             for place, value in ((0, here), (1, there))
