@@ -3,11 +3,12 @@
 # make test    sets up and runs every check and test
 # make bench   measures the page beside its alternatives
 # make lighthouse  asks Lighthouse about the built page
+# make screenshots takes the pictures in docs/ anew
 # make engines     runs the core of the page in Firefox and WebKit
 # make clean   removes all that these made
 
 .DELETE_ON_ERROR:
-.PHONY: build serve test check bench lighthouse engines clean
+.PHONY: build serve test check bench lighthouse screenshots engines clean
 
 PORT ?= 8000
 PYTHON ?= python3
@@ -42,6 +43,9 @@ bench: $(SITE) $(CACHE)/browser.stamp
 lighthouse: $(SITE) $(CACHE)/browser.stamp
 	npm ci --prefix tools/lighthouse --no-progress
 	$(BIN)/python -m tools.lighthouse.report _site
+
+screenshots: $(SITE) $(CACHE)/browser.stamp
+	$(BIN)/python -m tools.screenshots _site docs
 
 engines: $(SITE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tools/requirements-engines.txt

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MOUNT = "/some/where/"
 START_MILLISECONDS = 90_000
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+# Never change with the state: one look at the whole page is enough for them.
+UNCHANGING = {"exclude": [["#article"], ["figure svg"], ["[role=listbox] [role=group]:nth-of-type(n + 3)"]]}
 
 
 @dataclass
@@ -91,3 +95,14 @@ def changed_value(page: Page, path: str, change: Callable[[], None]) -> str:
     change()
     expect(page.locator(f'[data-result="{path}"]').first).not_to_have_attribute("data-value", before)
     return value(page, path)
+
+
+def assert_accessible(page: Page, *, whole: bool = False) -> None:
+    """See that axe finds nothing."""
+    context = {} if whole else {"context": UNCHANGING}
+    results: dict[str, Any] = Axe().run(page, options=RULES, **context).response
+    found = [
+        f"{violation['id']}: {violation['help']}: {[node['target'] for node in violation['nodes']][:3]}"
+        for violation in results["violations"]
+    ]
+    assert found == []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from e2e.driver import opened, show, until
+from e2e.driver import assert_accessible, opened, show, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,23 +16,8 @@ if TYPE_CHECKING:
 
     from e2e.driver import Log
 
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 LEAST_TARGET_PIXELS = 24
 SPOKEN_WITHIN_MILLISECONDS = 15_000
-
-
-# Never change with the state: one look at the whole page is enough for them.
-UNCHANGING = {"exclude": [["#article"], ["figure svg"], ["[role=listbox] [role=group]:nth-of-type(n + 3)"]]}
-
-
-def assert_accessible(page: Page, *, whole: bool = False) -> None:
-    context = {} if whole else {"context": UNCHANGING}
-    results: dict[str, Any] = Axe().run(page, options=RULES, **context).response
-    found = [
-        f"{violation['id']}: {violation['help']}: {[node['target'] for node in violation['nodes']][:3]}"
-        for violation in results["violations"]
-    ]
-    assert found == []
 
 
 def nothing(_page: Page) -> None:

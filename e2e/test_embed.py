@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from e2e.driver import START_MILLISECONDS, show
+from e2e.driver import START_MILLISECONDS, assert_accessible, show, until
 from page.embedding import snippet
 from tools.serve import StaticServer
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 SCENARIO = "gpu=rtx-4090-24gb&model=resnet50&precision=fp32"
 RUNTIME = ("/vendor/pyscript/", "/vendor/micropython/", "/vendor/pyodide/", "/main.py")
 FRAME = "iframe"
+# As page/files.py says it; that module runs in a page alone.
+REFUSED = "This browser lets no page copy here: the text is selected, copy it with the keyboard."
 
 
 @contextmanager
@@ -95,6 +98,9 @@ def test_in_documentation_it_sleeps_then_calculates(
     with served(site) as host, reading(browser, host) as (page, asked):
         frame = page.frame_locator(FRAME)
         expect(frame.locator("#wake")).to_have_text("Calculate ResNet-50 on RTX 4090 24 GB")
+        # The picture is the built example, and says so.
+        expect(frame.locator("#asleep-says")).to_have_text("Until then, an example: GPT-2 (124M) on RTX 4090 24 GB.")
+        expect(frame.locator("#answer .answer")).to_contain_text("GPT-2 (124M)")
         expect(frame.locator("#memory .parts")).to_be_visible()
         expect(frame.locator("#worth")).to_be_hidden()
         assert not [url for url in asked if any(part in url for part in RUNTIME)]
@@ -202,6 +208,39 @@ def test_in_a_sandboxed_frame_the_picture_stays_and_a_message_comes(
         expect(frame.locator("#alert")).to_contain_text("storage")
         expect(frame.locator("#alone")).to_be_visible()
         expect(frame.locator("#memory .parts")).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", ["html", "sandbox"])
+def test_copying_works_or_selects_the_text(browser: Browser, address: str, tmp_path: Path, kind: str) -> None:
+    text = snippet("html" if kind == "html" else "iframe", address, SCENARIO)
+    if kind == "sandbox":
+        allowed = 'allow="clipboard-write"'
+        assert allowed in text
+        text = text.replace(allowed, 'sandbox="allow-scripts allow-same-origin"')
+    with served(html_site(tmp_path, text)) as host, reading(browser, host) as (page, _):
+        frame = page.frame_locator(FRAME)
+        woken(frame)
+        expect(frame.locator('html[data-app="ready"]')).to_be_attached(timeout=START_MILLISECONDS)
+        frame.locator("#file-deepspeed > summary").click()
+        frame.locator('[data-copy="file-deepspeed-text"]').click()
+        said = frame.locator("#take-said")
+        if kind == "html":
+            expect(said).to_have_text("Copied.")
+            return
+        expect(said).to_have_text(REFUSED)
+        selected = frame.locator("body").evaluate("() => getSelection().toString()")
+        assert json.loads(selected)["train_micro_batch_size_per_gpu"] > 0
+
+
+@pytest.mark.parametrize("view", ["all", "memory", "plan", "tradeoff"])
+def test_axe_finds_nothing_asleep_or_awake(browser: Browser, address: str, view: str) -> None:
+    with reading(browser, f"{address}embed.html#model=gpt2&view={view}") as (page, _):
+        expect(page.locator("#wake")).to_be_visible()
+        assert_accessible(page)
+        if view in ("all", "plan"):
+            page.click("#wake")
+            until(page, "ready")
+            assert_accessible(page)
 
 
 def test_without_the_script_there_is_no_hole(browser: Browser, address: str, tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_nothing_has_to_be_scrolled_sideways(browser: Browser, address: str, wid
         assert too_wide(page) == []
 
 
+def test_figures_are_drawn_for_the_width_that_the_window_gets(warm: Page) -> None:
+    drawn = warm.locator('[data-figure="timeline"] svg')
+    before = drawn.get_attribute("viewBox") or ""
+    warm.set_viewport_size({"width": 400, "height": 720})
+    expect(drawn).not_to_have_attribute("viewBox", before)
+    warm.set_viewport_size({"width": 1280, "height": 720})
+    expect(drawn).to_have_attribute("viewBox", before)
+
+
 def test_twice_the_text_size_fits_too(warm: Page) -> None:
     warm.set_viewport_size({"width": 640, "height": 700})
     warm.evaluate("document.documentElement.style.fontSize = '200%'")

@@ -146,6 +146,24 @@ def test_a_config_is_chosen_as_a_file(warm: Page, tmp_path: Path) -> None:
     assert "1.24B" in warm.locator('[data-section="answer"]').inner_text()
 
 
+def test_a_config_is_dropped_anywhere_on_the_page(warm: Page) -> None:
+    settled(warm, "")
+    drop = """([name, text]) => {
+      const held = new DataTransfer();
+      held.items.add(new File([text], name, { type: "application/json" }));
+      const dropped = (kind) => new DragEvent(kind, { dataTransfer: held, bubbles: true, cancelable: true });
+      const place = document.querySelector("#memory h2");
+      // Not prevented, the browser would open the file in the page's place.
+      return ["dragover", "drop"].map((kind) => !place.dispatchEvent(dropped(kind)));
+    }"""
+    config = json.dumps(dict(models.preset("llama-3.2-1b").config))
+    assert warm.evaluate(drop, ["config.json", config]) == [True, True]
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("1.24B")
+    expect(warm.locator('[data-field="model.config"]')).to_be_visible()
+    assert warm.evaluate(drop, ["config.json", "x" * 1_000_001]) == [True, True]
+    expect(warm.locator("#config-message")).to_contain_text("larger than 1 MB")
+
+
 def test_the_nearest_measured_runs_are_highlighted_and_all_can_be_compared_again(
     browser: Browser, address: str
 ) -> None:

@@ -81,6 +81,7 @@ class Page:
         self.latest = 0
         self.changed_key: Any = None
         self.figures_loaded = False
+        self.room = 0
         self.past: list[str] = []
         self.future: list[str] = []
         self.settled = ""
@@ -339,9 +340,15 @@ class Page:
         box = self.figures[name].getBoundingClientRect()
         return float(max(0, box.top - window.innerHeight, -box.bottom))
 
+    def resized(self, _event: Any) -> None:
+        """Draw the figures for the window's new width."""
+        if self.figures_loaded and self.width(by_id("results")) != self.room:
+            self.figures_wanted.set()
+
     async def draw(self) -> None:
         """Show what comes after the numbers, as long as this worker lives: first the figures that can be seen."""
         generation = self.runtime.generation
+        drawn = 0
         await self.figures_wanted.wait()
         await self.runtime.load_figures(self.progress)
         self.figures_loaded = True
@@ -354,6 +361,9 @@ class Page:
             self.figures_wanted.clear()
             await asyncio.sleep(soon)
             turn, scenario = self.drawable
+            # At another width of the window the same scenario is drawn again, and nothing else is new.
+            new, drawn = turn != drawn, turn
+            self.room = self.width(by_id("results"))
             figures = [
                 name
                 for name, place in self.figures.items()
@@ -365,11 +375,12 @@ class Page:
             soon, rest = FIGURE_PAUSE_SECONDS, REST_PAUSE_SECONDS
             if turn == self.latest:
                 mark("app:ready")
-            for key in self.later:
+            for key in self.later if new else ():
                 await self.show_later(key, turn, scenario)
             if turn == self.latest:
                 app("ready")
-                await self.ask_cards(turn, scenario)
+                if new:
+                    await self.ask_cards(turn, scenario)
 
     async def draw_nearest(self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False) -> None:
         """Draw figures, nearest to the window first, all or those in view; what is drawn leaves the list."""
@@ -614,6 +625,7 @@ def listen() -> None:
     on(document.defaultView, "hashchange", link_changed)
     on(document, "keydown", key_pressed)
     on(document, "click", clicked)
+    on(document.defaultView, "resize", page.resized)
     for name, handler in (
         ("undo", lambda _event: page.step(page.past, page.future)),
         ("redo", lambda _event: page.step(page.future, page.past)),

@@ -7,7 +7,7 @@ SCRIPT = '<script src="{address}static/embed.js" defer></script>'
 ELEMENT = "<batch-size-optimizer{attributes}></batch-size-optimizer>"
 FRAME = (
     '<iframe src="{address}embed.html#{link}" title="Batch Size Optimizer" loading="lazy" width="100%" height="900" '
-    'style="border: 0"></iframe>'
+    'allow="clipboard-write" style="border: 0"></iframe>'
 )
 INDENTED = "\n   "
 

@@ -34,6 +34,7 @@
         const frame = this.#frame = document.createElement("iframe");
         frame.loading = "lazy";
         frame.title = "Batch Size Optimizer";
+        frame.allow = "clipboard-write";
         const height = FIRST_HEIGHT[this.getAttribute("view")] ?? FIRST_HEIGHT.all;
         frame.style.cssText = `display: block; width: 100%; height: ${height}px; border: 0`;
         frame.src = this.#address();

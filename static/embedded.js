@@ -33,6 +33,9 @@
   const offer = () => {
     const names = [named("model", "model-list"), named("gpu", "gpu-list")].filter(Boolean);
     document.getElementById("wake").textContent = names.length ? `Calculate ${names.join(" on ")}` : "Calculate here";
+    // Below is what the build computed, whatever was asked for: say so.
+    const [model, gpu] = ["model", "gpu"].map((key) => document.getElementById(key).value);
+    document.getElementById("asleep-says").textContent = `Until then, an example: ${model} on ${gpu}.`;
     document.getElementById("asleep").hidden = false;
   };
 

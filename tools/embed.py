@@ -27,7 +27,8 @@ LOOK = """<meta name="robots" content="noindex">
     {starts}
   </template>
 </head>"""
-ASLEEP = """<p class="asleep" id="asleep" hidden><button type="button" id="wake"></button></p>
+ASLEEP = """<p class="asleep" id="asleep" hidden><button type="button" id="wake"></button>
+    <span id="asleep-says"></span></p>
   """
 FULL = """<p class="full"><a data-full href="./" target="_blank" rel="noopener">Batch Size Optimizer</a>: computed in
       your browser; nothing leaves it.</p>
