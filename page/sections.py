@@ -59,7 +59,8 @@ def _next_needs(result: dict[str, Any]) -> str:
     if needs is None:
         return "."
     following = count(result["max_micro_batch"] + 1)
-    return f"; {following} would need {explained(result, 'next_needs_bytes', gib(needs))} more."
+    more_bytes = explained(result, "next_needs_bytes", gib(needs))
+    return "; " + tag("span", f"{following} would need {more_bytes} more.", class_="next")
 
 
 def _band(result: dict[str, Any]) -> str:
@@ -87,7 +88,7 @@ def answer(result: dict[str, Any]) -> str:
         nothing = explained(result, "max_micro_batch", "Nothing")
         said = tag("strong", f"{nothing} fits yet")
         samples = "one sample needs" if chosen == 1 else f"{chosen_text} samples need"
-        said += f": {samples} {needs}, and {usable} can be used."
+        said += ": " + tag("span", f"{samples} {needs}, and {usable} can be used.", class_="next")
         band = ""
     elif chosen > largest:
         largest_text = explained(result, "max_micro_batch", count(largest))

@@ -27,8 +27,9 @@ LOOK = """<meta name="robots" content="noindex">
     {starts}
   </template>
 </head>"""
-ASLEEP = """<p class="asleep" id="asleep" hidden><button type="button" id="wake"></button>
-    <span id="asleep-says"></span></p>
+ASLEEP = """<header><h1 class="visually-hidden">Batch Size Optimizer</h1>
+    <p class="asleep" id="asleep" hidden><button type="button" id="wake"></button> <span id="asleep-says"></span></p>
+  </header>
   """
 FULL = """<p class="full"><a data-full href="./" target="_blank" rel="noopener">Batch Size Optimizer</a>: computed in
       your browser; nothing leaves it.</p>
