@@ -78,12 +78,24 @@ def unquote(text: str) -> str:
         return text
 
 
+LARGEST = 1e300
+
+
+def _finite(value: Any) -> bool:
+    """Whether JSON can say it: no number in it is beyond what a computer counts to."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return all(_finite(entry) for entry in value)
+    return not isinstance(value, float) or abs(value) < LARGEST
+
+
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        number = float(text)
     except ValueError:
         return False
-    return text[0] in "-0123456789."
+    return text[0] in "-0123456789." and _finite(number)
 
 
 def _value(text: str) -> Any:
@@ -91,12 +103,12 @@ def _value(text: str) -> Any:
         return LITERALS[text]
     if text[:1] in ("[", "{"):
         try:
-            return json.loads(text)
+            value = json.loads(text)
         except ValueError:
             return text
+        return value if _finite(value) else text
     if text and _is_number(text):
-        value = float(text)
-        return int(text) if text.lstrip("-").isdigit() else value
+        return int(text) if text.lstrip("-").isdigit() else float(text)
     return text
 
 

@@ -87,6 +87,8 @@ LINKS = (
     "lora_targets=%5B%22q_proj%22%5D",
     "a=b=c&=d&e",
     "x=%zz&y=%E2%82%AC",
+    "gpu.memory_gib=1e309&tokens=-1e400&gpus=" + "9" * 400,
+    "calibration=%5B%7B%22batch%22%3A1e309%7D%5D",
 )
 
 
