@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """One change to a scenario: the fields it sets (of ``parallelism`` those keys alone), its risk, and who says so."""
+    """One change to a scenario: the fields it sets (of ``parallelism`` those keys alone), its risk, and who says so.
+
+    ``short`` names it where several stand in a row.
+    """
 
     id: str
     label: str
+    short: str
     change: Mapping[str, Any]
     risk: str
     source: str
@@ -33,6 +37,7 @@ def _attention(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "sdpa",
             "Fused attention (sdpa)",
+            "fused attention",
             {"attention": "sdpa"},
             "No known risk: same result within rounding. Attention weights cannot be read out.",
             "Dao et al. 2022, arXiv:2205.14135; torch.nn.functional.scaled_dot_product_attention",
@@ -44,6 +49,7 @@ def _loss(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "fused-loss",
             "Fused cross-entropy, logits in chunks",
+            "fused loss",
             {"loss": "fused"},
             "No known risk to training. Needs a kernel such as Liger's; logits are not returned.",
             "Hsu et al. 2024 (Liger Kernel), arXiv:2410.10989; Wijmans et al. 2024, arXiv:2411.09009",
@@ -55,6 +61,7 @@ def _checkpointing(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "checkpoint-full",
             "Activation checkpointing, every block",
+            "checkpointing",
             {"checkpointing": "full"},
             "Same result, more time: one more forward pass, a third more operations.",
             "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198",
@@ -63,6 +70,7 @@ def _checkpointing(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "checkpoint-selective",
             "Selective checkpointing",
+            "selective checkpointing",
             {"checkpointing": "selective"},
             "Same result, a little more time. Saves little where attention is fused already.",
             "Korthikanti et al. 2022, arXiv:2205.05198",
@@ -75,12 +83,14 @@ def _optimizer(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "optimizer-8bit",
             "8-bit AdamW",
+            "8-bit AdamW",
             {"optimizer": "adamw-8bit"},
             "Matches 32-bit Adam in its authors' runs; embeddings are best kept in 32 bit.",
             "Dettmers et al. 2021, arXiv:2110.02861",
         )
         yield Lever(
             "optimizer-adafactor",
+            "Adafactor",
             "Adafactor",
             {"optimizer": "adafactor"},
             "Another optimizer: tune the rate again; can be less stable than Adam.",
@@ -90,6 +100,7 @@ def _optimizer(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "optimizer-fused",
             "Fused AdamW step",
+            "fused AdamW",
             {"optimizer": "adamw-fused"},
             "No known risk: the same update without the step's temporary copies.",
             "torch.optim.AdamW, fused=True",
@@ -106,6 +117,7 @@ def _precision(scenario: Mapping[str, Any]) -> Iterator[Lever]:
             yield Lever(
                 f"precision-{name}",
                 f"Mixed precision ({name})",
+                "mixed precision",
                 {"precision": name},
                 note,
                 "Micikevicius et al. 2017, arXiv:1710.03740; torch.autocast",
@@ -114,6 +126,7 @@ def _precision(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "precision-bf16",
             "Everything in bf16",
+            "bf16",
             {"precision": "bf16"},
             "Small updates are rounded away in 16-bit weights: long runs need stochastic rounding or a master copy.",
             "Zamirai et al. 2020, arXiv:2010.06192",
@@ -128,6 +141,7 @@ def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "lora",
             "LoRA adapters",
+            "LoRA",
             {"method": "lora"},
             "For fine-tuning only: learns less than training all weights, and forgets less.",
             "Hu et al. 2021, arXiv:2106.09685; Biderman et al. 2024, arXiv:2405.09673",
@@ -136,6 +150,7 @@ def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "qlora",
             "QLoRA: adapters on a 4-bit model",
+            "QLoRA",
             {"method": "qlora"},
             "For fine-tuning only: as LoRA, and slower, since weights are unpacked in every pass.",
             "Dettmers et al. 2023, arXiv:2305.14314",
@@ -152,6 +167,7 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
                 yield Lever(
                     f"shard-{name}",
                     label,
+                    label.partition(":")[0],
                     {"parallelism": {"strategy": name}},
                     "Same result; weights are gathered again for every pass, which slow links do not hide."
                     if name == "fsdp"
@@ -162,6 +178,7 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "two-gpus",
             "A second GPU, everything divided (FSDP)",
+            "FSDP on 2 GPUs",
             {"gpus": 2, "parallelism": {"strategy": "fsdp"}},
             "Costs a second card; weights pass over the link between the two in every pass.",
             "Zhao et al. 2023, arXiv:2304.11277",
@@ -170,6 +187,7 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "eight-gpus",
             "A server of eight GPUs, everything divided (FSDP)",
+            "FSDP on 8 GPUs",
             {"gpus": 8, "parallelism": {"strategy": "fsdp"}},
             "Costs eight cards; weights pass over the links between them in every pass.",
             "Zhao et al. 2023, arXiv:2304.11277",
@@ -178,6 +196,7 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "offload-optimizer",
             "Optimizer state in the host's memory",
+            "optimizer on the host",
             {"parallelism": {"cpu_offload": "optimizer"}},
             "Same result, slower: gradients and weights cross PCIe and the processor does the update.",
             "Ren et al. 2021, arXiv:2101.06840",
@@ -190,6 +209,7 @@ def _inputs(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "shorter-sequence",
             f"Sequences half as long ({length // 2})",
+            "half the sequence",
             {"sequence_length": length // 2},
             "Another task: the model sees shorter contexts.",
             "arithmetic",
@@ -200,6 +220,7 @@ def _inputs(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "smaller-image",
             f"Smaller images ({smaller} px)",
+            "smaller images",
             {"image_size": smaller},
             "Accuracy falls with resolution; train small and finish at full size to win most of it back.",
             "Touvron et al. 2019, arXiv:1906.06423",
@@ -208,6 +229,7 @@ def _inputs(scenario: Mapping[str, Any]) -> Iterator[Lever]:
         yield Lever(
             "free-gradients",
             "Gradients freed after each step",
+            "gradients freed",
             {"zero_grad": "free"},
             "No known risk: torch's default.",
             "torch.optim.Optimizer.zero_grad, set_to_none=True",
@@ -303,8 +325,8 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     Returns
     -------
     list[dict]
-        ``labels`` and the merged ``change`` of each way with its ``max_micro_batch``; empty where even all together
-        do not help, or where a sample fits as it is.
+        Short ``labels`` and the merged ``change`` of each way with its ``max_micro_batch``; empty where even all
+        together do not help, or where a sample fits as it is.
     """
     at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
     if evaluate(at_largest)["max_micro_batch"]:
@@ -322,7 +344,7 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
         changed = applied(at_largest, taken)
         found.append(
             {
-                "labels": [lever.label for lever in taken],
+                "labels": [lever.short for lever in taken],
                 "change": _difference(at_largest, changed),
                 "max_micro_batch": evaluate(changed)["max_micro_batch"],
             }

@@ -9,6 +9,7 @@ from calc import accumulation, outlook
 from calc.batch import Band, band
 from calc.breakdown import components
 from calc.calibration import calibrated
+from calc.catalog import published
 from calc.explanations import explanations
 from calc.memory import StepMemory, step_memory
 from calc.replay.tape import Phase
@@ -111,6 +112,7 @@ def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mappin
             "optimizer_seconds": time.optimizer_seconds,
             "launch_seconds": time.launch_seconds,
             "model_flops_utilization": utilization(scenario, memory.step, samples, passes, time.seconds),
+            "published_utilization": published.utilization_span(scenario.gpu.name),
         },
     }
 

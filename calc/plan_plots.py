@@ -377,8 +377,8 @@ PLAN_FIGURES: Final = {
     "quality": Kind(draw_quality, 320, "convergence"),
     "speed-up": Kind(draw_speed_up, 320, "scaling"),
     "strategies": Kind(draw_strategies, 260, "scaling"),
-    "plans-headroom": Kind(draw_headroom, 300, "plan"),
-    "plans-cost": Kind(draw_cost, 300, "plan"),
+    "plans-headroom": Kind(draw_headroom, 300),
+    "plans-cost": Kind(draw_cost, 300),
     "comparison": Kind(draw_comparison, 260, "answered", side_by_side),
 }
 """The plan's figures by name."""

@@ -57,7 +57,11 @@ def as_text(result: Mapping[str, Any]) -> str:
 def plan_as_text(found: Mapping[str, Any]) -> str:
     """The planner's choice in words, what it tried, and the scenario that runs the plan."""
     verb = "will do" if found["goal_met"] else "fit"
-    lines = [found["text"], f"{found['candidates']:,} plans tried, {found['feasible']:,} of them {verb}."]
+    lines = [
+        found["text"],
+        *found["notes"],
+        f"{found['candidates']:,} plans tried, {found['feasible']:,} of them {verb}.",
+    ]
     if found["best"]:
         best = found["best"]
         lines.append(

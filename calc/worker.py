@@ -13,12 +13,10 @@ from typing import Any
 from calc import accuracy
 from calc.advice import advise, ways_to_fit
 from calc.cards import some_cards
-from calc.catalog import published
 from calc.comparison import compare
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 from calc.export import exports_of
-from calc.scaling.published import comparison
 from page import sections
 
 __export__ = ["evaluate", "figure", "gathered", "hello", "later", "load_figures", "section", "show"]
@@ -37,11 +35,6 @@ LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "advice": lambda scenario: advise(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "ways_to_fit": lambda scenario: ways_to_fit(evaluate_scenario(scenario)["scenario"], evaluate_scenario),
     "planner": _plan,
-    "published": lambda _scenario: {
-        "scaling": comparison(),
-        "speeds": published.training_speeds(),
-        "critical_batches": published.critical_batches(),
-    },
     "fits_on": some_cards,
     "comparison": lambda given: compare(given.get("scenarios") or [], evaluate_scenario),
     "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),

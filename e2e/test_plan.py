@@ -84,6 +84,7 @@ def test_a_deadline_and_a_budget_are_judged_and_planned_for(warm: Page) -> None:
     expected = plan(asked)
     assert expected["goal_met"]
     expect(warm.locator('[data-result="planner.text"]')).to_have_text(expected["text"], timeout=START_MILLISECONDS)
+    expect(warm.locator('[data-figure="plans-cost"] svg').first).to_be_attached(timeout=START_MILLISECONDS)
     warm.get_by_role("button", name="Use this plan").click()
     answered(warm, "precision=bf16")
     expect(warm.locator("#whole-run")).to_contain_text("meets the deadline")

@@ -323,6 +323,10 @@ def speed(result: dict[str, Any]) -> str:
     if utilization is not None:
         alone = " of one GPU alone" if result.get("scaling") else ""
         facts.append(fact(f"MFU{alone}", explained(result, "time.model_flops_utilization", percent(utilization))))
+        span, path = result["time"]["published_utilization"], "time.published_utilization"
+        on = f" on {span['on']}" if span["on"] else ""
+        ends = [shown(f"{path}.{end}", span[end], percent(span[end])) for end in ("low", "high")]
+        facts.append(fact(f"Published MFU{on}, {span['runs']} language models", " to ".join(ends)))
     return numbers(*facts)
 
 

@@ -265,6 +265,65 @@ def tasks(rows: "list[dict[str, Any]]") -> str:
     return table("Measured critical batches", columns, cells, class_="facts-table long")
 
 
+def _numbered(rows: "list[dict[str, Any]]") -> "tuple[list[str], str]":
+    """The number of each row's source, and the list of the sources: most are those of many rows."""
+    sources: list[str] = []
+    for row in rows:
+        if row["source"] not in sources:
+            sources.append(row["source"])
+    listed = tag("ol", *[tag("li", source(said)) for said in sources], class_="notes")
+    return [f"[{sources.index(row['source']) + 1}]" for row in rows], listed
+
+
+def utilizations(rows: "list[dict[str, Any]]") -> str:
+    """The published MFU of training runs, for a table that is the same for every scenario."""
+    places, sources = _numbered(rows)
+    cells = []
+    for row, place in zip(rows, places):  # noqa: B905 - made of them
+        low, high = [
+            row[f"mfu_percent_{end}" if "mfu_percent" not in row else "mfu_percent"] for end in ("low", "high")
+        ]
+        micro_batch, length = row.get("micro_batch"), row.get("sequence_length")
+        cells.append(
+            [
+                escape(row["model"]),
+                f"{count(row['gpus'])} {TIMES} {escape(row['gpu'])}" if row.get("gpus") else escape(row["gpu"]),
+                escape(label("precision", row["precision"])),
+                f"{count(micro_batch)} of {count(length)} tokens" if micro_batch and length else "",
+                f"{_span(significant(low), significant(high))} % {place}",
+            ]
+        )
+    columns = ["Model", "GPUs", "Precision", "Micro-batch", "MFU, source"]
+    return table("Published MFU", columns, cells, class_="facts-table long") + sources
+
+
+def scaling_rows(rows: "list[dict[str, Any]]") -> str:
+    """Published scaling row by row with this page's prediction beside it; the same for every scenario."""
+    places, sources = _numbered(rows)
+    errors = sorted([abs(row["error_points"]) for row in rows if row["predicted"] is not None])
+    middle = len(errors) // 2
+    median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+    cells = []
+    for row, place in zip(rows, places):  # noqa: B905 - made of them
+        predicted, error = row["predicted"], row["error_points"]
+        cells.append(
+            [
+                escape(f"{row['workload']}, {row['strategy']}"),
+                escape(f"{row['gpu']}, {row['network']}"),
+                f"{count(row['gpus_base'])} to {count(row['gpus'])}",
+                f"{percent(row['efficiency'])} {place}",
+                escape(row["skipped"]) if predicted is None else percent(predicted),
+                "" if predicted is None else signed(fixed(round(error * 10), 10, 1), error),
+            ]
+        )
+    columns = ["Workload", "GPUs and network", "From, to", "Published efficiency", "By this page", "Points off"]
+    said = (
+        f"Speed per GPU on the many over that on the few. Of {len(rows)} published rows {len(errors)} say enough to be "
+        f"predicted; half of those are within {significant(median, 2)} points."
+    )
+    return tag("p", said) + table("Published scaling", columns, cells, class_="facts-table long") + sources
+
+
 # More GPUs?
 
 PARTS = (
@@ -439,8 +498,10 @@ def _planned_row(row: dict[str, Any], path: str, scenario: dict[str, Any]) -> li
         + ", "
         + shown(f"{path}.run_dollars", run_dollars, _dollars(run_dollars)),
         f"{count(cards)} ({escape(_layout(layout))})",
+        f"{shown(path + '.global_batch', row['global_batch'], count(row['global_batch']))} = "
         f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
-        + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"])),
+        + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"]))
+        + (f" {TIMES} {count(layout['data'])}" if layout["data"] > 1 else ""),
         escape("; ".join(changed)) or "nothing",
     ]
 
@@ -477,7 +538,8 @@ def planner(result: dict[str, Any]) -> str:
     whole = "The run" if best and best["run_seconds"] is not None else "1,000 updates"
     columns = ["One update", "Left on each GPU", whole, "GPUs", "Batch", "Changed"]
     listed = table("Plans that no other beats", columns, rows, class_="facts-table long") if rows else ""
-    return lead + tag("p", tried, class_="notes") + listed
+    notes = [tag("li", escape(note)) for note in found["notes"]] + [tag("li", tried)]
+    return lead + tag("ul", *notes, class_="notes") + listed
 
 
 PLAN_SECTIONS = {

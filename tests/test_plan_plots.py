@@ -72,6 +72,11 @@ def test_every_figure_is_drawn_by_its_name(name: str) -> None:
     assert drawn["table"]["columns"]
 
 
+def test_plans_of_an_open_batch_are_drawn_by_the_whole_run() -> None:
+    drawn = plots.draw("plans-cost", {key: value for key, value in TEXT.items() if key != "global_batch"}, 640)
+    assert list(drawn["table"]["columns"][:2]) == ["Hours of the run", "Dollars of the run"]
+
+
 def test_one_gpu_has_no_speed_up() -> None:
     assert plots.draw("speed-up", IMAGES, 640) == {}
 

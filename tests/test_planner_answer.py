@@ -141,7 +141,7 @@ def test_an_open_batch_weighs_data_against_steps() -> None:
         seconds = alone["update_seconds"] * samples * (1 + batch / middle) / batch
         assert seconds >= 0.98 * best["run_seconds"]
     assert found["scenario"]["global_batch"] == best["global_batch"]
-    assert "The batch was open" in found["text"]
+    assert "The batch was open" in found["notes"][1]
     assert scenario.global_batch is None
 
 

@@ -18,6 +18,7 @@ from calc.catalog import models as model_catalog
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.outlook import DATASET_SAMPLES
+from calc.scaling.published import comparison
 from calc.scenario import (
     DEFAULT_AUDIO_FRAMES,
     DEFAULT_IMAGE,
@@ -147,7 +148,7 @@ def link_options(kind: str) -> str:
 
 def objective_options() -> str:
     """Return the options of what is wanted of a plan; the first leaves it to the goal."""
-    own = tag("option", "The fastest; within a deadline the cheapest", value="")
+    own = tag("option", "Automatic", value="", title="the fastest; within a deadline the cheapest")
     return own + options("objective", "")
 
 
@@ -246,6 +247,8 @@ def prerender(html: str) -> str:
         html = fill(html, "name", f"interconnect.{kind}", link_options(kind))
     html = fill(html, "id", "datasets", "".join(tag("option", value=name) for name in DATASET_SAMPLES))
     html = fill(html, "data-published", "critical-batches", sections_plan.tasks(published.critical_batches()))
+    html = fill(html, "data-published", "utilizations", sections_plan.utilizations(published.training_speeds()))
+    html = fill(html, "data-published", "scaling", sections_plan.scaling_rows(comparison()))
     for key, catalog, choices, own in (("model", "models", models(), OWN_MODELS), ("gpu", "gpus", cards(), OWN_CARDS)):
         html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})

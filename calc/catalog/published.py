@@ -50,6 +50,22 @@ def training_speeds() -> list[dict[str, Any]]:
     return rows
 
 
+def utilization_span(gpu_name: str) -> dict[str, Any]:
+    """Span the published MFU of large language models on a kind of GPU, or on all where none was on this one.
+
+    Returns
+    -------
+    dict
+        ``low`` and ``high`` as shares, how many ``runs``, and ``on`` which GPU (None: on all).
+    """
+    rows = training_speeds()
+    kinds = {row["gpu"].split()[0] for row in rows}
+    own = next((kind for kind in sorted(kinds) if kind in gpu_name), None)
+    alike = [row for row in rows if own is None or row["gpu"].startswith(own)]
+    ends = [row[key] for row in alike for key in ("mfu_percent", "mfu_percent_low", "mfu_percent_high") if key in row]
+    return {"low": min(ends) / 100, "high": max(ends) / 100, "runs": len(alike), "on": own}
+
+
 def gpu_prices() -> list[dict[str, Any]]:
     """List on-demand prices of one GPU-hour in US dollars, each with its price list and date."""
     rows: list[dict[str, Any]] = _load("prices")["rows"]

@@ -207,9 +207,7 @@ def _comes_to(plan: Plan, *, whole_run: bool, priced: bool) -> str:
     return f" The run takes {hours_text(plan.run_seconds)}{price}."
 
 
-def in_words(
-    scenario: Scenario, plan: Plan, objective: Objective, runner_up: Plan | None, *, goal: Goal, priced: bool
-) -> str:
+def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal, priced: bool) -> str:
     """Explain a plan in a few sentences, beginning with whether it keeps to the goal.
 
     Parameters
@@ -220,8 +218,6 @@ def in_words(
         The best, or the nearest where none keeps to the goal.
     objective : Objective
         What it is best at.
-    runner_up : Plan, optional
-        The best of another kind.
     goal : Goal
         What the run is to keep to.
     priced : bool
@@ -235,18 +231,20 @@ def in_words(
         if limit is not None
     ]
     kept = f"{'meets' if limits[:1] == ['deadline'] else 'keeps to'} the {' and the '.join(limits)}"
-    goal_met = bool(goal) and goal.met(plan.run_seconds, dollars)
-    if goal_met:
+    if goal and goal.met(plan.run_seconds, dollars):
         text = f"The {superlative} plan that {kept}: {what}."
     elif goal:
         judged = goal.judged(plan.run_seconds, dollars)
         text = f"No plan on these GPUs {kept}. The {superlative} {judged}: {what}."
     else:
         text = f"Run {what}."
-    text += _comes_to(plan, whole_run=outlook.run_samples(scenario) is not None, priced=priced)
-    text += (
-        f" Of all that {'do' if goal_met else 'fit'} this is the {superlative}, or as good to within 2 % and simpler."
-    )
+    return text + _comes_to(plan, whole_run=outlook.run_samples(scenario) is not None, priced=priced)
+
+
+def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: bool | None) -> str:
+    """Say what a plan was chosen from, and how far the best of another kind is from it."""
+    superlative, verb = SUPERLATIVES[objective], "do" if goal_met else "fit"
+    text = f"Of all that {verb} this is the {superlative}, or as good to within 2 % and simpler."
     if runner_up is not None:
         of_both = {
             Objective.TIME: (runner_up.run_seconds, plan.run_seconds, "takes {:.2f} times as long"),
@@ -301,8 +299,9 @@ def plan(given: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         ``best`` (None where nothing fits) with the ``reserved_bytes`` that the allocator's replay confirms, its
-        ``scenario`` and ``text``; ``goal_met`` (None without a goal); ``fronts`` of time against memory and against
-        cost, of the plans that keep to the goal, or of all where none does; ``candidates`` scored and ``feasible``.
+        ``scenario``, ``text`` and ``notes``; ``goal_met`` (None without a goal); ``fronts`` of time against memory and
+        against cost, of the plans that keep to the goal, or of all where none does; ``candidates`` scored and
+        ``feasible``.
 
     Raises
     ------
@@ -342,17 +341,17 @@ def _planned(given: str) -> str:
         totals = {"run_seconds": plan.run_seconds, "run_dollars": plan.run_dollars} if whole_run else {}
         return plan.as_dict() | {"run_seconds": None, "run_dollars": None} | totals
 
-    said = []
+    said, notes = [], []
     if goal and own["run"]:
         said.append(own["run"]["goal"] if own["fits"] else "As it is set, the scenario does not fit.")
     if chosen is None:
         said.append("Nothing that may be chosen from makes this batch on these GPUs.")
     else:
-        runner_up = _other_kind(met, chosen, objective)
-        said.append(in_words(scenario, chosen, objective, runner_up, goal=goal, priced=priced))
+        said.append(in_words(scenario, chosen, objective, goal=goal, priced=priced))
+        notes.append(why(chosen, objective, _other_kind(met, chosen, objective), goal_met=goal_met))
     if scenario.global_batch is None:
         critical = critical_samples(scenario, own["convergence"]["critical_batch"])
-        said.append(
+        notes.append(
             f"The batch was open: powers of two up to {max(updates):,} were tried, and the data to one loss counted as "
             f"1 + batch / {critical:,.0f} times the least, {critical:,.0f} samples being the middle of the estimates "
             "of the critical batch."
@@ -366,6 +365,7 @@ def _planned(given: str) -> str:
             "best": as_dict(chosen) | {"reserved_bytes": reserved_bytes} if chosen else None,
             "scenario": scenario_of(asked, chosen) if chosen else None,
             "text": " ".join(said),
+            "notes": notes,
             "fronts": {
                 "headroom": [as_dict(plan) for plan in _thinned(pareto(met, Objective.HEADROOM))],
                 "cost": [as_dict(plan) for plan in _thinned(pareto(met, Objective.COST))],
