@@ -33,11 +33,15 @@ mixtral olmoe qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 phimoe granitemoe gpt_
 """.split()
 ENCODERS = """
 bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet mobilebert rembert
-roformer big_bird longformer esm
+roformer big_bird longformer esm data2vec-text ernie roberta-prelayernorm xlm-roberta-xl
+megatron-bert
 """.split()
-ENCODER_DECODERS = "t5 mt5 umt5 longt5 bart mbart pegasus marian m2m_100 led blenderbot whisper t5gemma".split()
+ENCODER_DECODERS = """
+t5 mt5 umt5 longt5 bart mbart pegasus marian m2m_100 led blenderbot blenderbot-small plbart whisper t5gemma
+""".split()
 VISION_AND_AUDIO = """
-vit deit beit swin swinv2 convnext convnextv2 dinov2 vit_mae segformer clip siglip wav2vec2 hubert wavlm
+vit deit beit swin swinv2 convnext convnextv2 dinov2 dinov2_with_registers vit_mae vit_msn data2vec-vision
+segformer clip siglip wav2vec2 hubert wavlm unispeech unispeech-sat
 """.split()
 DIFFUSERS = """
 UNet2DConditionModel UNet2DModel DiTTransformer2DModel PixArtTransformer2DModel SD3Transformer2DModel

@@ -420,10 +420,12 @@ class Seq2SeqKind:
 SEQ2SEQ_KINDS = {
     "bart": Seq2SeqKind(embedding_norm=True, position_offset=2),
     "blenderbot": Seq2SeqKind(pre_norm=True),
+    "blenderbot-small": Seq2SeqKind(embedding_norm=True),
     "m2m_100": Seq2SeqKind(pre_norm=True, position_kind="buffer", position_offset=2, logits_bias=False),
     "marian": Seq2SeqKind(position_kind="frozen"),
     "mbart": Seq2SeqKind(pre_norm=True, embedding_norm=True, position_offset=2),
     "pegasus": Seq2SeqKind(pre_norm=True, position_kind="frozen"),
+    "plbart": Seq2SeqKind(embedding_norm=True, position_offset=2),
 }
 
 

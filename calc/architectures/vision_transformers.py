@@ -208,6 +208,7 @@ class PatchEmbeddings:
         table: bool = False,
         positions: bool = True,
         mask_token: bool = False,
+        registers: int = 0,
     ) -> None:
         hidden, patch = config["hidden_size"], config["patch_size"]
         self.hidden = hidden
@@ -217,6 +218,7 @@ class PatchEmbeddings:
         self.special = [build.parameter("token", (1, hidden)) for _ in range(tokens)]
         if mask_token:
             build.parameter("mask_token", (1, hidden))
+        self.registers = build.parameter("register_tokens", (registers, hidden)) if registers else None
         self.projection = Conv(
             build, "projection", config["num_channels"], hidden, (patch, patch), stride=patch, bias=bias
         )
@@ -238,6 +240,10 @@ class PatchEmbeddings:
                 x = ops.cat([*parts, ops.cast(x, parts[0].dtype)], axis_last=False)
             if self.positions is not None:
                 x = ops.add(x, self._positions(tape, self.positions, x.shape[0]))
+            if self.registers is not None:
+                tokens, patches = ops.split(x, [(1, self.hidden), (x.shape[0] - 1, self.hidden)])
+                x = ops.cat([tokens, ops.expand_batch(tape.parameter(self.registers)), patches], axis_last=False)
+                del tokens, patches
             return ops.dropout(x, self.dropout)
 
     def _positions(self, tape: Tape, table: Parameter, rows: int) -> Tensor:
@@ -336,8 +342,13 @@ def vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
 
 
 def dinov2(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
-    """Dinov2ForImageClassification: scaled branches, a classifier of the class token beside the patches' mean."""
-    embeddings = PatchEmbeddings(build, config, tokens=1, mask_token=config["use_mask_token"])
+    """Dinov2ForImageClassification, Dinov2WithRegistersForImageClassification.
+
+    Scaled branches, a classifier of the class token beside the patches' mean.
+    """
+    registers = config.get("num_register_tokens", 0)
+    mask_token = config.get("use_mask_token", True)
+    embeddings = PatchEmbeddings(build, config, tokens=1, mask_token=mask_token, registers=registers)
     inner = int(config["hidden_size"] * config["mlp_ratio"])
     gated = config["use_swiglu_ffn"]
     encoder = _bert_like(

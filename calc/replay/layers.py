@@ -235,15 +235,15 @@ class RMSNorm:
         groups = x.numel // self.width
         mean = ops.mean_last(ops.power(x), groups)
         mean = ops.shift(mean)
-        normal = ops.mul(x, ops.pointwise(mean, keeps="output", temporaries=2))
+        x = ops.mul(x, ops.pointwise(mean, keeps="output", temporaries=2))
         if self.weight is None:
-            return ops.cast(normal, dtype)
+            return ops.cast(x, dtype)
         scale = tape.parameter(self.weight)
         if self.order == "cast-then-scale":
-            return ops.mul(scale, ops.cast(normal, dtype))
+            return ops.mul(scale, ops.cast(x, dtype))
         if self.order == "plus-one-scale-then-cast":
             scale = ops.shift(ops.cast(scale, Dtype.FP32))
-        return ops.cast(ops.mul(scale, normal), dtype)
+        return ops.cast(ops.mul(scale, x), dtype)
 
 
 class Conv:

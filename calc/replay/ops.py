@@ -300,8 +300,8 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     if probability <= 0:
         return x
     tape = x.tape
-    out = tape.like(x)
     mask = tape.like(x, Dtype.BOOL)
+    out = tape.like(x)
     tape.kernel([x], [out, mask])
     return _elementwise(out, x, mask)
 
@@ -888,9 +888,11 @@ def flash_attention(
     if tape.recording and q.requires_grad:
         tape.saves()
     out = tape.recall()
-    log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
+    kept_out = out is not None
     if out is None:
         out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
+    log_sum = tape.empty((heads.query, heads.queries), Dtype.FP32, batched=True)
+    if not kept_out:
         _log_attention(Fused.FLASH, heads, 2, [q, k, v, out], drops=drops)
         tape.remember(out, always=True)
     kept = (q.data, k.data, v.data, out.data, log_sum)
