@@ -94,7 +94,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
             "temporaries",
             "Temporaries",
             moving["temporaries"][0],
-            "tensors that live within one operation or a few",
+            "tensors that live within one operation or a few, and what kernels take for their own run",
             f"at the peak, in {phase.value}",
             AUTOGRAD,
         ),

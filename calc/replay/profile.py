@@ -79,7 +79,7 @@ class Profile:
     def sizes(self, micro_batch: float, multiprocessors: Multiprocessors = H100) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
         found = [
-            (int(p * micro_batch) + f + 511) // 512 * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
+            int((p * micro_batch + f + 511) // 512) * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
         ]
         for storage, reduction in self.reductions:
             found[storage] = rounded(reduction.buffer_bytes(micro_batch, multiprocessors))
