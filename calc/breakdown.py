@@ -138,7 +138,7 @@ def moving_bytes(
     """Bytes of what comes and goes at the phase's peak: gradients, activations by group, logits, casts, temporaries."""
     step = memory.step
     if phase is Phase.STEP:
-        temporaries = memory.requested_peaks(micro_batch)[Phase.STEP] - memory.constant_bytes
+        temporaries = memory.step_peak_bytes - memory.constant_bytes
         gradients = memory.gradient_bytes
         if not step.gradients_kept:
             temporaries -= gradients

@@ -186,6 +186,7 @@ class TestLearningRate:
         assert found["rule"] == "square root"
         assert found["learning_rate"] == pytest.approx(2e-4)
         assert found["adam"]["kept"] == []
+        assert "adam" not in learning_rate.suggest("muon", 64, 1e-4, 256)
 
     def test_a_rate_must_be_positive(self) -> None:
         with pytest.raises(ScenarioError) as caught:

@@ -104,6 +104,8 @@ def adam_sde(known: AdamSettings, batch_ratio: float) -> AdamScaling:
 
 
 _SGD = frozenset({"sgd", "sgd-momentum"})
+# Those with Adam's two moments and epsilon, which the rule on them is for.
+_ADAM = frozenset({"adam", "adamw", "adamw-fused", "adamw-8bit", "galore-adamw", "lamb"})
 _LAYERWISE = frozenset({"lars", "lamb"})
 _MATRIX = frozenset({"muon", "shampoo", "soap"})
 
@@ -193,7 +195,7 @@ def suggest(
         "notes": notes,
         "source": source,
     }
-    if rule != "linear":
+    if optimizer in _ADAM:
         scaling = adam_sde(AdamSettings(known_learning_rate), ratio)
         result["adam"] = asdict(scaling.settings) | {"kept": list(scaling.kept)}
     return result

@@ -21,11 +21,12 @@ from calc.scenario import PLANNED, TEXT_TASKS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from calc.memory import StepMemory
+    from calc.memory import ReplayedStep, StepMemory
     from calc.scenario import Scenario
 
 # Micro-batches at which a recipe is sampled; between them bytes and seconds are taken as linear.
 _SAMPLE_FACTOR = 4
+_PASSES_REMEMBERED = 1024
 
 
 def choices_of(scenario: Scenario) -> Iterator[dict[str, str]]:
@@ -54,12 +55,27 @@ def _samples(memory: StepMemory, limit_bytes: int, ways: int, largest: int) -> l
     return [*found, end]
 
 
+_PASSES: dict[tuple[ReplayedStep, float, int, Phase], dict[str, Any]] = {}
+
+
+def _moving(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, Any]:
+    """`moving_bytes`, once for all optimizers where it is a pass: what moves there is the step's alone."""
+    if phase is Phase.STEP:
+        return moving_bytes(memory, micro_batch, phase)
+    key = (memory.step, memory.activation_share, micro_batch, phase)
+    if key not in _PASSES:
+        if len(_PASSES) >= _PASSES_REMEMBERED:
+            _PASSES.clear()
+        _PASSES[key] = moving_bytes(memory, micro_batch, phase)
+    return _PASSES[key]
+
+
 def _component_bytes(memory: StepMemory, samples: Sequence[int]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {}
     for phase in Phase:
         columns: dict[str, list[float]] = {name: [] for name in COMPONENTS}
         for micro_batch in samples:
-            moving = moving_bytes(memory, micro_batch, phase)
+            moving = _moving(memory, micro_batch, phase)
             values = {
                 "weights": memory.weights_bytes,
                 "gradients": moving["gradients"][0],
