@@ -12,9 +12,9 @@ class Combobox:
     def __init__(self, box: Any, on_choice: Any) -> None:
         self.box = box
         self.list = document.getElementById(box.getAttribute("aria-controls"))
-        self.options = list(self.list.querySelectorAll("[role=option]"))
-        self.texts = [option.getAttribute("data-search").lower() for option in self.options]
-        self.labels = {option.getAttribute("data-value"): option.getAttribute("data-label") for option in self.options}
+        # The entries and the words each is found by, read when the list is first used.
+        self.options: list[Any] = []
+        self.texts: list[str] = []
         self.value = box.getAttribute("data-value")
         self.active: Any = None
         self.on_choice = on_choice
@@ -31,13 +31,25 @@ class Combobox:
     def show(self, value: str) -> None:
         """Show a choice made elsewhere."""
         self.value = value
-        self.box.value = self.labels.get(value, value)
-        for option in self.options:
-            option.setAttribute("aria-selected", "true" if option.getAttribute("data-value") == value else "false")
+        chosen = self.option(value)
+        self.box.value = value if chosen is None else chosen.firstChild.textContent
+        for option in self.list.querySelectorAll("[aria-selected=true]"):
+            option.setAttribute("aria-selected", "false")
+        if chosen is not None:
+            chosen.setAttribute("aria-selected", "true")
 
     def option(self, value: str) -> Any:
         """The list's entry with this value, or None."""
-        return next((option for option in self.options if option.getAttribute("data-value") == value), None)
+        return document.getElementById(f"{self.box.name}-{value}")
+
+    def _read(self) -> None:
+        if self.options:
+            return
+        self.options = list(self.list.querySelectorAll("[role=option]"))
+        for option in self.options:
+            group = option.parentElement.getAttribute("aria-label")
+            shown = f"{option.firstChild.textContent} {option.lastChild.textContent}"
+            self.texts.append(f"{shown} {option.getAttribute('data-value')} {group}".lower())
 
     def _is_open(self) -> bool:
         return not self.list.hidden
@@ -52,6 +64,7 @@ class Combobox:
         self._activate(None)
 
     def _filter(self, text: str) -> None:
+        self._read()
         words = text.lower().split()
         found = 0
         for option, known in zip(self.options, self.texts):  # noqa: B905 - MicroPython's zip has no strict
@@ -96,9 +109,7 @@ class Combobox:
     def _open_all(self) -> None:
         self._filter("")
         self._open()
-        for option in self.options:
-            if option.getAttribute("data-value") == self.value:
-                self._activate(option)
+        self._activate(self.option(self.value))
 
     def _typed(self, _event: Any) -> None:
         self._filter(self.box.value)

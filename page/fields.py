@@ -48,3 +48,8 @@ def number(text: str, minimum: float, maximum: float, *, whole: bool) -> "tuple[
     if whole and value != int(value):
         return None, f"Not whole: enter {allowed}."
     return (int(value) if value == int(value) else value), ""
+
+
+def slider_end(largest: int, evaluated: int) -> int:
+    """How far the micro-batch's slider goes: well beyond what fits."""
+    return max(8, 2 * largest, evaluated)

@@ -55,6 +55,8 @@ class Form:
         self.changes: dict[str, Any] = {}
         self.wrong: dict[str, str] = {}
         self.refused: list[str] = []
+        # The fields that show what their change did.
+        self.noted: list[str] = []
         self.inputs = {box.name: box for box in document.querySelectorAll("[data-kind]")}
         self.sliders = {
             slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")
@@ -125,11 +127,11 @@ class Form:
             node, _, network = changes.pop("interconnect").partition("+")
             self.set("interconnect.node", node)
             self.set("interconnect.network", network)
-        for key in list(self.wrong) + list(self.inputs):
+        for key in list(self.wrong) + self.noted:
             self.say(key, "")
         self.wrong = {}
         self.refused = []
-        self.say("config", "")
+        self.noted = []
         if self._describes("model") and BY_HAND not in changes:
             self.config.value = json.dumps(
                 link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")})
@@ -324,6 +326,7 @@ class Form:
         if line is not None and key not in self.wrong:
             line.textContent = text
             line.classList.toggle("effect", bool(text))
+            self.noted = [name for name in self.noted if name != key] + ([key] if text else [])
 
     def refuse(self, field: str, message: str) -> str:
         """Show the calculation's error beside its field; the field's name where the form has none, for a notice."""
@@ -367,7 +370,7 @@ class Form:
         key = self.automatic.getAttribute("data-automatic")
         self.automatic.checked = key not in self.changes
         slider = self.sliders[key]
-        slider.max = str(max(8, 2 * largest, evaluated))
+        slider.max = str(fields.slider_end(largest, evaluated))
         if key in self.wrong:
             return
         slider.value = str(evaluated)

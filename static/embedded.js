@@ -28,7 +28,7 @@
 
   const named = (key, list) => {
     const id = given().get(key);
-    return id ? document.querySelector(`#${list} [data-value="${CSS.escape(id)}"]`)?.dataset.label ?? id : "";
+    return id ? document.querySelector(`#${list} [data-value="${CSS.escape(id)}"]`)?.firstChild.textContent ?? id : "";
   };
   const offer = () => {
     const names = [named("model", "model-list"), named("gpu", "gpu-list")].filter(Boolean);

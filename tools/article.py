@@ -25,6 +25,7 @@ from calc.evaluation import evaluate
 from page import link, sections
 from page.format import count, duration, escape, fixed, gib, parameters, significant
 from page.html import tag
+from tools.lean import leaner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ def figure(attributes: str) -> str:
     """
     given = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(attributes)}
     name, scenario = given["data-draw"], link.nested(link.read(given["data-scenario"]))
-    example = plots.draw(name, scenario, WIDTH)
+    example = leaner(plots.draw(name, scenario, WIDTH))
     if "title" in example:
         # The results have a table of the same figure: their names must differ.
         example["title"] += ", an example"

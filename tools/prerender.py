@@ -37,10 +37,12 @@ from calc.scenario import (
 )
 from page import link, sections, sections_plan
 from page.defaults import SCENARIO
+from page.fields import slider_end
 from page.format import GIB, escape, parameters
 from page.html import tag
 from page.words import CHOICES, FIELDS
 from tools.article import article
+from tools.lean import leaner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -129,6 +131,15 @@ def with_attributes(html: str, identifier: str, attributes: Mapping[str, object]
     return html
 
 
+def slid(html: str, key: str, end: int, value: int) -> str:
+    """Let the slider of a field end and stand somewhere else."""
+    pattern = re.compile(rf'(data-slider="{key}" [^<>]*?)max="\d+"([^<>]*?) value="\d+"')
+    html, found = pattern.subn(rf'\1max="{end}"\2 value="{value}"', html)
+    if found != 1:
+        raise ValueError(f"index.html: {found} sliders of {key}; one is needed")
+    return html
+
+
 def options(key: str, chosen: object) -> str:
     """Return a select's options."""
     return "".join(
@@ -188,9 +199,7 @@ def entry(kind: str, choice: Choice, *, selected: bool) -> str:
         id=f"{kind}-{choice.id}",
         aria_selected=str(selected).lower(),
         data_value=choice.id,
-        data_label=choice.name,
-        data_inputs=choice.inputs,
-        data_search=f"{choice.name} {choice.id} {choice.group} {choice.note}".lower(),
+        data_inputs=choice.inputs or None,
     )
 
 
@@ -213,6 +222,12 @@ def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
     return "".join(
         [*listed, *owned, tag("div", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)]
     )
+
+
+def drawn(name: str) -> str:
+    """Return a figure of the default scenario, for wide screens and for small ones."""
+    wide, narrow = (leaner(plots.draw(name, SCENARIO, width)) for width in (WIDE, NARROW))
+    return sections.figure(name, wide, narrow)
 
 
 def prerender(html: str) -> str:
@@ -252,15 +267,16 @@ def prerender(html: str) -> str:
     for key, catalog, choices, own in (("model", "models", models(), OWN_MODELS), ("gpu", "gpus", cards(), OWN_CARDS)):
         html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
+    html = slid(
+        html, "micro_batch", slider_end(result["max_micro_batch"], result["micro_batch"]), result["micro_batch"]
+    )
     for name, section in sections.SECTIONS.items():
         text = section(result)
         html = fill(html, "data-section", name, text)
         html = html.replace(f'data-section="{name}"', f'data-section="{name}" data-digest="{sections.digest(text)}"')
     for name in DRAWN:
-        wide, narrow = (plots.draw(name, SCENARIO, width) for width in (WIDE, NARROW))
-        html = fill(html, "data-figure", name, sections.figure(name, wide, narrow))
-    wide, narrow = (plots.draw("accuracy", SCENARIO, width) for width in (WIDE, NARROW))
-    html = fill(html, "data-built", "accuracy", sections.figure("accuracy", wide, narrow))
+        html = fill(html, "data-figure", name, drawn(name))
+    html = fill(html, "data-built", "accuracy", drawn("accuracy"))
     html = fill(html, "id", "snippet-text", escape(SNIPPET))
     html = fill(html, "id", "article", article())
     html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)
