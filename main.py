@@ -2,6 +2,8 @@
 
 import asyncio
 
+from page.breath import breath
+
 # What page/app.py imports, what is imported by others first: each is a step.
 MODULES = "words format html link fields files combobox form embedding keep runtime app".split()
 
@@ -10,7 +12,7 @@ async def start() -> None:
     """Import the page's modules, then bring the page to life."""
     for name in MODULES:
         __import__(f"page.{name}")
-        await asyncio.sleep(0)
+        await breath()
     from page.app import start as start_page  # noqa: PLC0415 - now it is there
 
     await start_page()

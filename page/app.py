@@ -11,6 +11,7 @@ from pyscript import document, window
 from pyscript.ffi import create_proxy
 
 from page import link
+from page.breath import breath
 from page.effect import effect
 from page.files import FigureFiles, by_id, copy, download, text_blob, text_of
 from page.form import Form, is_known, unknown_notice
@@ -164,7 +165,7 @@ class Page:
                 digest, html = answer["html"][name]
                 self.put(self.mounts[name], name, html, digest)
                 if window.performance.now() - began > BREATH_MILLISECONDS:
-                    await asyncio.sleep(0)
+                    await breath()
                     began = window.performance.now()
         self.show_sections()
         self.readings.accepted = scenario.get(KEY) or []
@@ -337,8 +338,13 @@ class Page:
 
     def out_of_view(self, name: str) -> float:
         """How far a figure's place is from what the window shows, in pixels; 0 for what can be seen."""
-        box = self.figures[name].getBoundingClientRect()
-        return float(max(0, box.top - window.innerHeight, -box.bottom))
+        # The browser has not laid out what is in a section out of view, and asking for its place would make it.
+        for element in (self.figures[name].closest("section"), self.figures[name]):
+            box = element.getBoundingClientRect()
+            distance = max(0, box.top - window.innerHeight, -box.bottom)
+            if distance:
+                break
+        return float(distance)
 
     def resized(self, _event: Any) -> None:
         """Draw the figures for the window's new width."""
@@ -365,8 +371,8 @@ class Page:
             new, drawn = turn != drawn, turn
             self.room = self.width(by_id("results"))
             figures = [
-                name
-                for name, place in self.figures.items()
+                place.getAttribute("data-figure")
+                for place in document.querySelectorAll("[data-figure]")
                 if not (place.hasAttribute("data-on-demand") or (place.hasAttribute("data-needs") and place.hidden))
             ]
             await self.draw_nearest(figures, turn, scenario, in_view=True)
@@ -385,9 +391,10 @@ class Page:
     async def draw_nearest(self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False) -> None:
         """Draw figures, nearest to the window first, all or those in view; what is drawn leaves the list."""
         while turn == self.latest and figures:
-            distance, name = min((self.out_of_view(name), name) for name in figures)
+            distance, first = min((self.out_of_view(name), place) for place, name in enumerate(figures))
             if in_view and distance > 0:
                 return
+            name = figures[first]
             await self.draw_one(name, self.figures[name], turn, scenario)
             figures.remove(name)
 
@@ -648,9 +655,9 @@ def listen() -> None:
 async def start() -> None:
     """Bring the page to life, in steps between which it reacts."""
     listen()
-    await asyncio.sleep(0)
+    await breath()
     Keep(describe, load)
-    await asyncio.sleep(0)
+    await breath()
     page.read_link()
     page.settled = page.link_text()
     mark("app:alive")
