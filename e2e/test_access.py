@@ -245,7 +245,7 @@ def test_each_figure_says_what_it_shows_in_words_and_in_a_table(warm: Page) -> N
         labels = (drawing.get_attribute("aria-labelledby") or "").split()
         assert labels
         assert all(warm.locator(f'[id="{label}"]').text_content() for label in labels)
-        assert figure.locator("figcaption").inner_text()
+        assert figure.locator("figcaption").text_content()
         assert figure.locator("table tbody tr").count() > 0
 
 

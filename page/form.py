@@ -342,7 +342,7 @@ class Form:
     def accepted(self) -> None:
         """Take away the calculation's errors, since it has answered, and those of fields that are no longer shown."""
         for key in list(self.wrong):
-            box = self.config if key == "config" else self.inputs[key]
+            box = self.config if key == "config" else self._box(key)
             if key in self.refused or box.closest("[hidden]"):
                 self.say(key, "")
 
