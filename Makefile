@@ -83,13 +83,15 @@ $(CACHE)/wheels.stamp: tools/wheels.py $(CACHE)/npm.stamp
 	$(BIN)/python -m tools.wheels node_modules/pyodide $(CACHE)/wheels $(CACHE)
 	touch $@
 
-$(RUNTIME): tools/repack.py tools/in_pyodide.mjs $(CACHE)/wheels.stamp
+$(RUNTIME): tools/repack.py tools/fonts.py tools/in_pyodide.mjs $(CACHE)/wheels.stamp
 	rm -rf $(CACHE)/repacked
 	node tools/in_pyodide.mjs tools/repack.py node_modules/pyodide $(CACHE)/wheels $(CACHE)/repacked
+	$(BIN)/python -m tools.fonts $(CACHE)/repacked/site-packages
 	touch $@
 
-$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py $(RUNTIME) $(IN_WORKER)
+$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py tools/squeeze.py $(RUNTIME) $(IN_WORKER)
 	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
+	$(BIN)/python -m tools.squeeze $(CACHE)/snapshot
 	touch $@
 
 $(SITE): tools/build.py tools/prerender.py tools/article.py tools/lean.py tools/embed.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)

@@ -15,7 +15,7 @@ const loading = import("../vendor/pyodide/pyodide.asm.mjs");
 loading.catch(() => {});
 
 const PAGE_BYTES = 65536;
-const BLOCK_BYTES = 4096;
+const BLOCK_BYTES = 1024;
 
 // Reads a given number of bytes at a time from a stream.
 class Pieces {

@@ -19,7 +19,7 @@ process.on("uncaughtException", ({ message }) => {
 const [repacked, out] = process.argv.slice(2).map((folder) => path.resolve(folder));
 const FONT = "matplotlib/mpl-data/fonts/ttf/DejaVuSans.ttf";
 const HOME = "/home/pyodide";
-const BLOCK_BYTES = 4096;
+const BLOCK_BYTES = 1024;
 
 // Neither the clock nor chance may show in the result.
 const MOMENT = Date.UTC(2026, 0, 1);
@@ -76,6 +76,37 @@ function run(program) {
 // Each handle of a loaded library is a struct in memory: the words at which its fields lie.
 const [MEMORY, MEMORY_SIZE, TABLE, TABLE_SIZE, FILE, FILE_SIZE] = [3, 4, 5, 6, 7, 8];
 
+// A library's file with zeros for its first data: the snapshot's memory holds what became of them, and link() in
+// static/snapshot.mjs puts that back. The parts of a WebAssembly file are in its specification under "Binary Format".
+function withoutData(file) {
+  const bytes = file.slice();
+  let at = 8;
+  const number = () => {
+    for (let value = 0, shift = 0; ; shift += 7) {
+      const byte = bytes[at++];
+      value |= (byte & 0x7f) << shift;
+      if (!(byte & 0x80)) return value >>> 0;
+    }
+  };
+  const [DATA, PASSIVE, ADD, END] = [11, 1, 0x6a, 0x0b];
+  while (at < bytes.length) {
+    const section = bytes[at++];
+    const size = number();
+    const end = at + size;
+    for (let left = section === DATA ? number() : 0; left; left--) {
+      // Where the segment goes: the sum of a base and a constant, or nothing where the code says it.
+      if (number() !== PASSIVE) {
+        for (let operation; (operation = bytes[at++]) !== END; ) if (operation !== ADD) number();
+      }
+      const length = number();
+      bytes.fill(0, at, at + length);
+      at += length;
+    }
+    at = end;
+  }
+  return bytes;
+}
+
 function loadedLibraries() {
   const handles = Object.keys(module.LDSO.loadedLibsByHandle).map(Number).filter(Boolean);
   const libraries = handles.map((handle) => {
@@ -93,7 +124,7 @@ function loadedLibraries() {
       memorySize: field(MEMORY_SIZE),
       table: field(TABLE),
       tableSize: field(TABLE_SIZE),
-      file: FS.readFile(name),
+      file: withoutData(FS.readFile(name)),
     };
   });
   return libraries.sort((a, b) => a.table - b.table);
