@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("site_packages", type=Path, help="where the repacked packages lie")
     for name in FONTS:
         path = parser.parse_args().site_packages / FONTS_FOLDER / name
-        # Kerning of the old kind is what matplotlib reads besides widths; the time of the change would differ at every build.
+        # Besides widths matplotlib reads kerning, of the old kind. The time of the change would differ at every build.
         options = Options(layout_features=[], legacy_kern=True, notdef_outline=True, recalc_timestamp=False)
         before = path.stat().st_size
         with load_font(path, options) as font:
