@@ -72,16 +72,10 @@ class BiasedExperts(Experts):
 
     def __init__(self, build: Build, experts: int, hidden: int, inner: int) -> None:
         super().__init__(build, experts, hidden, inner, "silu")
-        self.gate_up_bias = build.parameter("experts.gate_up_proj_bias", (experts, 2 * inner))
-        self.down_bias = build.parameter("experts.down_proj_bias", (experts, hidden))
-
-    def _first(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
-        bias = ops.embedding(rows.tape, rows.shape[0], self.gate_up_bias, indices=expert_of_pair)
-        return ops.add_inplace(super()._first(rows, weight, expert_of_pair), bias)
-
-    def _second(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
-        bias = ops.embedding(rows.tape, rows.shape[0], self.down_bias, indices=expert_of_pair)
-        return ops.add_inplace(super()._second(rows, weight, expert_of_pair), bias)
+        self.biases = (
+            build.parameter("experts.gate_up_proj_bias", (experts, 2 * inner)),
+            build.parameter("experts.down_proj_bias", (experts, hidden)),
+        )
 
     def _gated(self, both: Tensor) -> Tensor:
         half = (both.shape[0], self.inner)

@@ -59,6 +59,7 @@ class Experts:
         self.act = act
         self.hidden = hidden
         self.inner = inner
+        self.biases: tuple[Parameter, Parameter] | None = None
         self.gate_up = ExpertWeight(
             build, "experts.gate_up_proj", (experts, 2 * inner, hidden), adapted=adapted, parts=2
         )
@@ -76,32 +77,36 @@ class Experts:
         absent = tape.empty((pairs,), Dtype.BOOL, batched=True)
         rows = ops.fill_inplace(rows, absent)
         up = self.gate_up(tape, factors_up)
-        out = self._first(rows, up, expert_of_pair)
+        bias = self._bias(tape, 0, expert_of_pair)
+        out = _plus(ops.grouped_product(rows, up, 2 * self.inner), bias)
         out = ops.where(absent, out)
         out = self._gated(out)
         down = self.down(tape, factors_down)
-        out = self._second(out, down, expert_of_pair)
+        bias = self._bias(tape, 1, expert_of_pair)
+        out = _plus(ops.grouped_product(out, down, self.hidden), bias)
         out = ops.where(absent, out)
         out_weighted = ops.mul(out, weights)
         inverse = tape.empty((pairs,), Dtype.INT64, batched=True)
         out_weighted = ops.take(out_weighted, inverse, (pairs, self.hidden))
         total = ops.reduce_sum(out_weighted, (tokens, self.hidden))
         result = ops.cast(total, dtype)
-        del expert_of_pair, counted, total, out_weighted, out, rows, up, down, factors_up, factors_down
+        del expert_of_pair, counted, total, out_weighted, out, rows, up, down, bias, factors_up, factors_down
         return result
 
-    def _first(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
-        del expert_of_pair
-        return ops.grouped_product(rows, weight, 2 * self.inner)
-
-    def _second(self, rows: Tensor, weight: Tensor, expert_of_pair: Tensor) -> Tensor:
-        del expert_of_pair
-        return ops.grouped_product(rows, weight, self.hidden)
+    def _bias(self, tape: Tape, product: int, expert_of_pair: Tensor) -> Tensor | None:
+        """Each row's bias for one of the two products, which the library's code holds until the next one."""
+        if self.biases is None:
+            return None
+        return ops.embedding(tape, expert_of_pair.numel, self.biases[product], indices=expert_of_pair)
 
     def _gated(self, both: Tensor) -> Tensor:
         half = (both.shape[0], self.inner)
         gate, up = ops.split(both, [half, half])
         return ops.mul(activation(self.act, gate), up)
+
+
+def _plus(out: Tensor, bias: Tensor | None) -> Tensor:
+    return out if bias is None else ops.add_inplace(out, bias)
 
 
 class Router:
