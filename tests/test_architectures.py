@@ -54,11 +54,16 @@ def test_every_decoder_has_known_defaults() -> None:
 @pytest.mark.parametrize("model_type", sorted(DECODERS))
 def test_repeated_layers_are_replayed_once(model_type: str) -> None:
     """Twice the layers are replayed in as many kernels."""
-    config = complete_config({"model_type": model_type, "num_experts_per_tok": 2})
+    config = complete_config({"model_type": model_type, "num_experts_per_tok": 2, "head_dim": 128})
     layers = next(k for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if config.get(k))
     counts = []
     for number in (36, 72):
-        own = {"attention_types": [[["global", "local"], number // 2]]} if model_type == "gpt_neo" else {}
+        all_own: dict[str, dict[str, Any]] = {
+            "gpt_neo": {"attention_types": [[["global", "local"], number // 2]]},
+            "glm4_moe": {"head_dim": 128},
+            "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "sliding_window": None},
+        }
+        own = all_own.get(model_type, {})
         build = Build(Dtype.BF16)
         sized = {"model_type": model_type, "num_experts_per_tok": 2, layers: number, **own}
         model = DECODERS[model_type](build, complete_config(sized))
@@ -86,6 +91,12 @@ def test_what_is_not_calculated_is_said(config: dict[str, Any], advice: str) -> 
     completed = complete_config(config)
     with pytest.raises(ScenarioError, match=advice):
         architecture(completed["model_type"])(build_of("bf16", "sdpa", "full", "none"), completed)
+
+
+def test_experts_without_a_default_are_asked_for() -> None:
+    config = complete_config({"model_type": "dots1"})
+    with pytest.raises(ScenarioError, match="n_routed_experts"):
+        architecture("dots1")(build_of("bf16", "sdpa", "full", "none"), config)
 
 
 def test_shared_parameters_count_once() -> None:

@@ -132,7 +132,7 @@ def test_a_multimodal_configuration_is_answered_by_its_language_model() -> None:
     [
         ({"model_type": "qwen2_vl_text"}, "qwen2"),
         ({"model_type": "llama4_text", "num_local_experts": 16}, "mixtral"),
-        ({"model_type": "glm4_moe", "n_routed_experts": 128}, "qwen3_moe"),
+        ({"model_type": "exaone_moe", "num_experts": 128}, "qwen3_moe"),
         ({"model_type": "kimi_k2", "kv_lora_rank": 512, "scoring_func": "sigmoid"}, "deepseek_v3"),
         ({"model_type": "codet5p", "is_encoder_decoder": True, "d_kv": 64}, "t5"),
         ({"model_type": "nomic_bert", "type_vocab_size": 2}, "bert"),
@@ -151,6 +151,17 @@ def test_an_unknown_type_is_answered_by_its_nearest_relative_and_says_so(config:
 def test_an_unknown_vision_type_needs_no_vocabulary() -> None:
     sizes = {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 3, "image_size": 224, "patch_size": 16}
     assert complete_config({"model_type": "ijepa", **sizes})["model_type"] == "vit"
+
+
+@pytest.mark.parametrize(
+    ("window", "pattern", "full"), [(4096, "LLLG", [3, 7]), (4096, 2, [1, 3, 5, 7]), (None, None, list(range(8)))]
+)
+def test_exaone_writes_its_windows_in_three_ways(
+    window: int | None, pattern: str | int | None, full: list[int]
+) -> None:
+    given_config = {"num_hidden_layers": 8, "sliding_window": window, "sliding_window_pattern": pattern}
+    types = complete_config({"model_type": "exaone4", **given_config})["layer_types"]
+    assert [i for i, kind in enumerate(types) if kind == "full_attention"] == full
 
 
 def test_a_known_type_has_nothing_to_note() -> None:

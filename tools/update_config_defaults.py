@@ -28,8 +28,9 @@ CASES_FILE = ROOT / "tests" / "data" / "config_cases.json"
 DECODERS = """
 gpt2 llama mistral qwen2 qwen3 gemma gemma2 gemma3_text gpt_neox opt bloom phi phi3 olmo olmo2 olmo3 falcon mpt gptj
 stablelm cohere cohere2 granite smollm3 starcoder2 gpt_bigcode gpt_neo glm glm4 nemotron ernie4_5 codegen xglm biogpt
-helium arcee seed_oss
-mixtral olmoe qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 phimoe granitemoe gpt_oss
+helium arcee seed_oss cwm exaone4 hunyuan_v1_dense ministral ministral3 vaultgemma
+mixtral olmoe qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 phimoe granitemoe gpt_oss dots1 ernie4_5_moe glm4_moe
+granitemoeshared flex_olmo minimax_m2
 """.split()
 ENCODERS = """
 bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet mobilebert rembert

@@ -108,10 +108,14 @@ class Options:
     query_norm: str | None = None
     """Normalization of queries and keys: ``head`` (each head's values), ``each-head`` (by a module of its own) or
     ``whole``."""
+    query_norm_last: bool = False
+    """It follows the rotation (HunYuan)."""
     query_norm_per_head: bool = False
     """Each head has its own weight."""
     query_scaled: bool = False
     """Queries are multiplied by a number before attention (OPT)."""
+    queries_scaled_by_position: bool = False
+    """Turned queries are multiplied by a factor of their position (Ministral 3)."""
     mlp: str = "gated"
     """``gated``, ``fused-gated`` or ``plain``."""
     mlp_names: tuple[str, str] = ("up_proj", "down_proj")
@@ -204,6 +208,10 @@ class Attention:
         held: tuple[Tensor, ...] = ()
         if o.rotary is not None and self.rotates:
             q, k, held = rotate(q, k, context.tables[self.windowed], o.rotary)
+        if o.queries_scaled_by_position:
+            q = ops.mul(q, x.tape.empty((tokens,), q.dtype, batched=False))
+        if o.query_norm is not None and o.query_norm_last:
+            q, k = self.q_norm(q), self.k_norm(k)
         heads = Heads(o.heads, o.key_heads, o.head_width, o.head_width, tokens, tokens, causal=True)
         mask = context.masks[self.windowed]
         out = attend(
@@ -237,7 +245,7 @@ class Attention:
         q_shape, k_shape = (tokens, o.heads, o.head_width), (tokens, o.key_heads, o.head_width)
         if o.query_norm == "whole":
             q, k = self.q_norm(self.q(x)), self.k_norm(self.k(x))
-        elif o.query_norm is not None:
+        elif o.query_norm is not None and not o.query_norm_last:
             q = self.q_norm(self.q(x).view(*q_shape))
             k = self.k_norm(self.k(x).view(*k_shape))
         else:

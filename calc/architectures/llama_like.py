@@ -48,7 +48,8 @@ def rotary_width(config: Mapping[str, Any], head_width: int) -> int:
     return head_width if share is None else int(head_width * share)
 
 
-def _cut(config: Mapping[str, Any], *, tables_per_layer: bool = False, holds_parts: bool = False) -> Options:
+def cut(config: Mapping[str, Any], *, tables_per_layer: bool = False, holds_parts: bool = False) -> Options:
+    """`usual` where only a part of each head turns."""
     options = usual(config)
     width = rotary_width(config, options.head_width)
     rotary = Rotary(width, cut=True, tables_per_layer=tables_per_layer, holds_parts=holds_parts)
@@ -103,11 +104,37 @@ def gemma3(build: Build, config: Mapping[str, Any]) -> Decoder:
     return Decoder(build, options)
 
 
+def vaultgemma(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Gemma 2 without the norms behind each branch."""
+    options = replace(
+        _gemma(config),
+        score_softcap=config["attn_logit_softcapping"] is not None,
+        logits_softcap=config["final_logit_softcapping"] is not None,
+    )
+    return Decoder(build, options)
+
+
+def exaone4(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Norms behind each branch and of each head's queries and keys; only windowed layers have positions."""
+    options = replace(usual(config), order=Order.POST, query_norm="head")
+    return Decoder(build, replace(options, rotary_layers=options.windowed_layers if options.window else ()))
+
+
+def hunyuan(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Each head's queries and keys are normalized after their rotation."""
+    return Decoder(build, replace(usual(config), query_norm="head", query_norm_last=True))
+
+
+def ministral3(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Mistral whose turned queries are multiplied by a number for each position."""
+    return Decoder(build, replace(usual(config), queries_scaled_by_position=True))
+
+
 def gpt_neox(build: Build, config: Mapping[str, Any]) -> Decoder:
     """One product for queries, keys and values; attention and feed-forward side by side."""
     bias = config["attention_bias"]
     options = replace(
-        _cut(config),
+        cut(config),
         order=Order.PARALLEL_TWO_NORMS if config["use_parallel_residual"] else Order.PRE,
         norm=NormKind.LAYER,
         fused_projection="query_key_value",
@@ -155,7 +182,7 @@ def opt(build: Build, config: Mapping[str, Any]) -> Decoder:
 def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Partly rotated heads; attention and feed-forward share a LayerNorm; everything has a bias."""
     options = replace(
-        _cut(config, holds_parts=True),
+        cut(config, holds_parts=True),
         order=Order.PARALLEL,
         norm=NormKind.LAYER,
         query_bias=True,
@@ -177,7 +204,7 @@ def phi(build: Build, config: Mapping[str, Any]) -> Decoder:
 def phi3(build: Build, config: Mapping[str, Any]) -> Decoder:
     """One product for queries, keys and values, and one for gate and up."""
     options = replace(
-        _cut(config),
+        cut(config),
         fused_projection="qkv_proj",
         query_bias=False,
         out_bias=False,
@@ -254,22 +281,26 @@ def helium(build: Build, config: Mapping[str, Any]) -> Decoder:
 
 def glm(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Partly and interleaved rotation; gate and up in one product."""
-    return Decoder(build, replace(_cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated"))
+    return Decoder(build, replace(cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated"))
 
 
 def glm4(build: Build, config: Mapping[str, Any]) -> Decoder:
     """GLM with norms after each branch, too."""
-    options = replace(_cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated", order=Order.SANDWICH)
+    options = replace(cut(config, tables_per_layer=True), out_bias=False, mlp="fused-gated", order=Order.SANDWICH)
     return Decoder(build, options)
 
 
 def ernie(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Interleaved rotation by fp32 tables, one switch for all biases."""
+    return Decoder(build, ernie_options(config))
+
+
+def ernie_options(config: Mapping[str, Any]) -> Options:
+    """What ERNIE's dense and sparse models share."""
     bias = config["use_bias"]
     options = usual(config)
     rotary = Rotary(options.head_width, wide_tables=True, tables_per_layer=True)
-    options = replace(options, rotary=rotary, query_bias=bias, out_bias=bias, mlp_bias=bias, attention_dropout=0.0)
-    return Decoder(build, options)
+    return replace(options, rotary=rotary, query_bias=bias, out_bias=bias, mlp_bias=bias, attention_dropout=0.0)
 
 
 def seed_oss(build: Build, config: Mapping[str, Any]) -> Decoder:
@@ -286,7 +317,7 @@ def arcee(build: Build, config: Mapping[str, Any]) -> Decoder:
 
 def nemotron(build: Build, config: Mapping[str, Any]) -> Decoder:
     """LayerNorm with one plus its weight, partly rotated heads, squared ReLU without a gate."""
-    return Decoder(build, replace(_cut(config), norm=NormKind.LAYER_PLUS_ONE, mlp="plain"))
+    return Decoder(build, replace(cut(config), norm=NormKind.LAYER_PLUS_ONE, mlp="plain"))
 
 
 def smollm3(build: Build, config: Mapping[str, Any]) -> Decoder:
@@ -300,7 +331,7 @@ def smollm3(build: Build, config: Mapping[str, Any]) -> Decoder:
 def stablelm(build: Build, config: Mapping[str, Any]) -> Decoder:
     """LayerNorm, partly rotated heads, side by side where the configuration says so."""
     options = replace(
-        _cut(config, holds_parts=True),
+        cut(config, holds_parts=True),
         order=Order.PARALLEL if config["use_parallel_residual"] else Order.PRE,
         norm=NormKind.LAYER,
         query_bias=config["use_qkv_bias"],

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from calc.architectures.activations import activation
-from calc.architectures.decoder_parts import GatedMLP, NormKind, Rotary
-from calc.architectures.generic_decoder import Decoder, Options
+from calc.architectures.decoder_parts import FusedGatedMLP, GatedMLP, NormKind, Rotary
+from calc.architectures.generic_decoder import Decoder, Options, Order
 from calc.architectures.latent_attention import LatentAttention
-from calc.architectures.llama_like import usual
+from calc.architectures.llama_like import cut, ernie_options, usual
+from calc.catalog.config_keys import FIELD
+from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.tape import Dtype
 
@@ -33,8 +35,17 @@ class ExpertWeight:
     adapter's rank is so many times the wanted one, and once for each expert.
     """
 
-    def __init__(self, build: Build, name: str, shape: tuple[int, ...], *, adapted: bool, parts: int = 1) -> None:
-        self.weight = build.parameter(name, shape)
+    def __init__(
+        self,
+        build: Build,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        adapted: bool,
+        parts: int = 1,
+        dtype: Dtype | None = None,
+    ) -> None:
+        self.weight = build.parameter(name, shape, dtype=dtype)
         self.adapters: tuple[Parameter, Parameter] | None = None
         if adapted and build.lora_rank > 0 and build.lora_targets == "all-linear":
             *experts, outputs, inputs = shape
@@ -114,7 +125,8 @@ class Router:
 
     ``kind`` says what the scores are and how they become weights: ``mixtral`` and ``qwen`` (softmax over all, the
     first in fp32 to the end), ``granite`` (softmax over the chosen), ``deepseek-v2`` (all in fp32), ``deepseek-v3``
-    (sigmoid, chosen by group with a bias that does not train).
+    (sigmoid, chosen by group with a bias that does not train), ``minimax`` (the same without groups, from logits in
+    the model's type), ``ernie`` (softmax in fp32, autocast switched off).
     """
 
     def __init__(
@@ -132,16 +144,25 @@ class Router:
         self.chosen = chosen
         self.experts = experts
         self.normalized = normalized
-        self.weight = ExpertWeight(build, "gate.weight", (experts, hidden), adapted=adapted)
-        if kind == "deepseek-v3":
-            build.buffer(experts * Dtype.FP32.itemsize)
+        wide = Dtype.FP32 if kind == "ernie" else None
+        self.weight = ExpertWeight(build, "gate.weight", (experts, hidden), adapted=adapted, dtype=wide)
+        if kind in ("deepseek-v3", "minimax"):
+            build.buffer(experts * (build.dtype if kind == "minimax" else Dtype.FP32).itemsize)
+        if kind == "ernie":
+            build.parameter("gate.bias", (1, experts), dtype=Dtype.FP32, trainable=False)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and indices of the chosen experts, and the scores, which the block's code holds."""
         shape = (x.shape[0], self.chosen)
         if self.kind.startswith("deepseek"):
             return self._deepseek(x, shape)
+        if self.kind == "ernie":
+            return self._ernie(x, shape)
         logits = self._logits(x)
+        if self.kind == "minimax":
+            scores = ops.pointwise(ops.cast(logits, Dtype.FP32), keeps="output")
+            index = x.tape.empty(shape, Dtype.INT64, batched=True)
+            return _normalized(ops.gather(scores, index, shape)), index, logits
         if self.kind == "granite":
             wide = ops.cast(logits, Dtype.FP32)
             values, index = ops.top_k(wide, shape)
@@ -157,6 +178,18 @@ class Router:
             return ops.linear(x, self.weight.weight)
         low = x.dtype if tape.autocast is None else tape.autocast.dtype
         return ops.product(ops.cast(x, low), ops.cast(self.weight(tape, self.weight.factors(tape)), low))
+
+    def _ernie(self, x: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        tape, dtype = x.tape, x.dtype
+        outer, tape.autocast = tape.autocast, None
+        logits = ops.product(ops.cast(x, Dtype.FP32), self.weight(tape, self.weight.factors(tape)))
+        scores = ops.softmax(logits, Dtype.FP32)
+        index = tape.empty(shape, Dtype.INT64, batched=True)
+        values = ops.gather(scores, index, shape)
+        total = ops.clamp(ops.reduce_sum(values, (shape[0],)), bounds=1)
+        values = ops.divide(values, total)
+        tape.autocast = outer
+        return ops.cast(values, dtype), index, logits
 
     def _deepseek(self, x: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
         tape = x.tape
@@ -191,9 +224,11 @@ class Mixture:
         router: Router,
         experts: Experts,
         *,
-        shared: GatedMLP | None = None,
+        shared: GatedMLP | FusedGatedMLP | None = None,
+        shared_first: bool = False,
         shared_gated: bool = False,
     ) -> None:
+        self.shared_first = shared_first
         self.router = router
         self.experts = experts
         self.shared = shared
@@ -207,6 +242,11 @@ class Mixture:
             shared = ops.mul(ops.pointwise(self.shared_gate(x), keeps="output"), shared)
             del held
             return ops.add(routed, shared)
+        if self.shared is not None and self.shared_first:
+            shared = self.shared(x)
+            weights, index, held = self.router(x)
+            del held
+            return ops.add(self.experts(x, weights, index), shared)
         weights, index, held = self.router(x)
         routed = self.experts(x, weights, index)
         del held
@@ -250,6 +290,70 @@ def granitemoe(build: Build, config: Mapping[str, Any]) -> Decoder:
     return Decoder(build, o)
 
 
+def granitemoeshared(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Granite's mixture and a feed-forward that all tokens take, gate and up in one product."""
+    o = replace(_mixtral(config, "granite"), embedding_product=True, residual_scaled=True, logits_scaled=True)
+    width = config["shared_intermediate_size"]
+    if not width:
+        return Decoder(build, o)
+
+    def make(build: Build, _: int) -> Mixture:
+        experts, chosen = config["num_local_experts"], config["num_experts_per_tok"]
+        router = Router(build, o.hidden, experts, chosen, "granite", normalized=True)
+        shared = FusedGatedMLP(build, o.hidden, width, o.act)
+        return Mixture(build, router, Experts(build, experts, o.hidden, o.inner, o.act), shared=shared)
+
+    return Decoder(build, replace(o, sparse=make))
+
+
+def minimax_m2(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Sigmoid scores of the experts; queries and keys normalized whole."""
+    o = replace(_mixtral(config, "minimax", adapted=True), query_norm="whole", rotary=cut(config).rotary)
+    return Decoder(build, o)
+
+
+def flex_olmo(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """OLMoE with OLMo 2's norms behind each branch."""
+    return Decoder(
+        build,
+        replace(
+            _olmoe(config),
+            order=Order.POST,
+            norm=NormKind.RMS_WEIGHT_FIRST,
+            rotary=Rotary(usual(config).head_width, wide_tables=True),
+        ),
+    )
+
+
+def ernie4_5_moe(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """ERNIE 4.5 with a mixture in a stretch of its layers."""
+    o = ernie_options(config)
+    first, last, step = (config[f"moe_layer_{key}"] for key in ("start_index", "end_index", "interval"))
+
+    def make(build: Build, _: int) -> Mixture:
+        experts, inner = config["moe_num_experts"], config["moe_intermediate_size"]
+        shared_width = inner * config["moe_num_shared_experts"]
+        shared = GatedMLP(build, o.hidden, shared_width, o.act, bias=o.mlp_bias) if shared_width else None
+        router = Router(build, o.hidden, experts, config["moe_k"], "ernie", normalized=True)
+        routed = Experts(build, experts, o.hidden, inner, o.act)
+        return Mixture(build, router, routed, shared=shared, shared_first=True)
+
+    layers = tuple((i + 1) % step == 0 and first <= i <= last for i in range(o.layers))
+    return Decoder(build, replace(o, sparse=make, sparse_layers=layers))
+
+
+def glm4_moe(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Partly rotated heads and DeepSeek V3's mixture."""
+    o = replace(cut(config), out_bias=False, query_norm="head" if config["use_qk_norm"] else None)
+    return Decoder(build, _deepseek_mixture(o, config, "deepseek-v3", normalized=config["norm_topk_prob"]))
+
+
+def dots1(build: Build, config: Mapping[str, Any]) -> Decoder:
+    """Each head's queries and keys normalized, and DeepSeek V3's mixture."""
+    o = replace(usual(config), query_norm="head")
+    return Decoder(build, _deepseek_mixture(o, config, "deepseek-v3", normalized=config["norm_topk_prob"]))
+
+
 def phimoe(build: Build, config: Mapping[str, Any]) -> Decoder:
     """Mixtral with LayerNorm; its router samples, which is counted as Mixtral's softmax."""
     o = replace(_mixtral(config, "mixtral"), norm=NormKind.LAYER, head_bias=config["lm_head_bias"])
@@ -258,6 +362,10 @@ def phimoe(build: Build, config: Mapping[str, Any]) -> Decoder:
 
 def olmoe(build: Build, config: Mapping[str, Any]) -> Decoder:
     """OlmoeForCausalLM: queries and keys normalized whole."""
+    return Decoder(build, _olmoe(config))
+
+
+def _olmoe(config: Mapping[str, Any]) -> Options:
     o = usual(config)
     sparse = _mixture(
         o,
@@ -268,7 +376,7 @@ def olmoe(build: Build, config: Mapping[str, Any]) -> Decoder:
         normalized=config["norm_topk_prob"],
         adapted=True,
     )
-    return Decoder(build, replace(o, sparse=sparse, query_norm="whole"))
+    return replace(o, sparse=sparse, query_norm="whole")
 
 
 def _sparse_layers(config: Mapping[str, Any]) -> tuple[bool, ...]:
@@ -319,7 +427,26 @@ def deepseek_v3(build: Build, config: Mapping[str, Any]) -> Decoder:
 def _deepseek(config: Mapping[str, Any], kind: str, *, normalized: bool) -> Options:
     o = usual(config)
     bias, rotated = bool(config["attention_bias"]), config["qk_rope_head_dim"]
+
+    def attention(build: Build, o: Options, index: int) -> LatentAttention:
+        return LatentAttention(build, o, index, config)
+
+    o = replace(
+        o,
+        query_bias=bias,
+        out_bias=bias,
+        rotary=Rotary(rotated, complex_table=kind == "deepseek-v2"),
+        attention=attention,
+    )
+    return _deepseek_mixture(o, config, kind, normalized=normalized)
+
+
+def _deepseek_mixture(o: Options, config: Mapping[str, Any], kind: str, *, normalized: bool) -> Options:
+    """The options with DeepSeek's experts in all layers but the first few."""
     first = config["first_k_dense_replace"]
+    for key in ("n_routed_experts", "num_experts_per_tok", "n_shared_experts"):
+        if config[key] is None:
+            raise ScenarioError(FIELD, f"{key} is missing, and {config['model_type']} has no default for it")
 
     def make(build: Build, _: int) -> Mixture:
         experts, chosen = config["n_routed_experts"], config["num_experts_per_tok"]
@@ -330,15 +457,8 @@ def _deepseek(config: Mapping[str, Any], kind: str, *, normalized: bool) -> Opti
         shared = GatedMLP(build, o.hidden, width, o.act, by_name_only=True)
         return Mixture(build, router, routed, shared=shared)
 
-    def attention(build: Build, o: Options, index: int) -> LatentAttention:
-        return LatentAttention(build, o, index, config)
-
     return replace(
         o,
-        query_bias=bias,
-        out_bias=bias,
-        rotary=Rotary(rotated, complex_table=kind == "deepseek-v2"),
-        attention=attention,
         sparse=make,
         sparse_layers=tuple(i >= first for i in range(o.layers)),
         experts_take_adapters=True,

@@ -44,6 +44,8 @@ _KIND_OF_NULL_DEFAULTS = {
     "rope_parameters": "an object",
     "rope_scaling": "an object",
 }
+_ROUNDS_HEADS_DOWN = ("glm4_moe",)
+"""Whose own defaults are heads that do not divide the width; published configurations state head_dim."""
 _HEIGHT_AND_WIDTH = ("image_size", "patch_size")
 # Diffusion models may give each resolution its own value.
 _PER_STAGE = (
@@ -145,7 +147,7 @@ def check_heads(config: Mapping[str, Any], model_type: str) -> None:
         return  # diffusers states head sizes directly
     width_key = next((key for key in ("hidden_size", "n_embd", "d_model") if isinstance(config.get(key), int)), None)
     states_head_size = any(config.get(key) is not None for key in ("head_dim", "d_kv", "d_head", "kv_channels"))
-    if width_key is not None and not states_head_size:
+    if width_key is not None and not states_head_size and model_type not in _ROUNDS_HEADS_DOWN:
         for key in (*HEAD_KEYS, "decoder_attention_heads"):
             if isinstance(config.get(key), int) and config[width_key] % config[key]:
                 raise ScenarioError(

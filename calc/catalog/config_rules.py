@@ -115,9 +115,15 @@ def _t5gemma(config: dict[str, Any]) -> None:
     config["decoder"] |= {"is_decoder": True, "cross_attention_hidden_size": width, **shared}
 
 
+def _ernie_moe(config: dict[str, Any]) -> None:
+    if config["moe_layer_end_index"] == -1:
+        config["moe_layer_end_index"] = config["num_hidden_layers"] - 1
+
+
 _BY_TYPE: dict[str, Callable[[dict[str, Any]], None]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "ernie4_5_moe": _ernie_moe,
     "falcon": _falcon,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
@@ -135,17 +141,19 @@ def _layer_types(config: Mapping[str, Any], model_type: str) -> list[str] | None
     if model_type == "smollm3":
         windowed = config["use_sliding_window"] and config["sliding_window"] is not None
         return ["sliding_attention" if windowed and not has else "full_attention" for has in config["no_rope_layers"]]
-    if model_type in {"qwen2", "qwen3"}:
-        first = config["max_window_layers"] if config["sliding_window"] is not None else layers
+    if model_type in {"dots1", "ministral", "qwen2", "qwen3"}:
+        first = config.get("max_window_layers", 0) if config["sliding_window"] is not None else layers
         return ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
     if model_type == "qwen2_moe":
         last = config["max_window_layers"] if config["use_sliding_window"] else 0
         return ["sliding_attention" if (i + 1) % 2 and i < last else "full_attention" for i in range(layers)]
-    if model_type == "modernbert":
-        period = config.get("global_attn_every_n_layers", 3)
+    if model_type in {"cwm", "modernbert"}:
+        period = config.get("global_attn_every_n_layers", 4 if model_type == "cwm" else 3)
         return ["sliding_attention" if i % period else "full_attention" for i in range(layers)]
     period = {
+        "exaone4": 1 if config.get("sliding_window") is None else config.get("sliding_window_pattern", 4),
         "gemma2": 2,
+        "vaultgemma": 2,
         "t5_gemma_module": 2,
         "gpt_oss": 2,
         "gemma3_text": config.get("sliding_window_pattern", 6),

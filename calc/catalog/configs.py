@@ -326,6 +326,11 @@ def _complete(config: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     share = given.get("partial_rotary_factor", 1)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ScenarioError(FIELD, f"partial_rotary_factor must be from 0 to 1, not {share!r}")
+    pattern = given.get("sliding_window_pattern", 0)
+    if pattern is None:  # EXAONE 4 without windows
+        del given["sliding_window_pattern"]
+    elif isinstance(pattern, str):  # "LLLG": three layers with a window, one without
+        given["sliding_window_pattern"] = len(pattern)
     labels = given.get("id2label")
     if isinstance(labels, Mapping) and labels:
         given["num_labels"] = len(labels)

@@ -496,8 +496,11 @@ class Tape:
         self._block = (-1, 1)
         self._mark()
 
-    def _run(self) -> None:
-        """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches it."""
+    def _run(self, *, recomputed: bool = False) -> None:
+        """Walks the nodes at hand. Gradients of nodes outside a recomputed block wait for the walk that reaches it.
+
+        What a ``recomputed`` block saved is handed out once, and gone as soon as its node has used it.
+        """
         buffers = self._buffers
         nodes = self._nodes
         while nodes:
@@ -512,6 +515,13 @@ class Tape:
                 self._mark()
             self.scope = node.scope
             gradients = list(backward(arrived if node.owns_gradient or node.outputs > 1 else arrived[0]))
+            if recomputed:
+                backward = None
+            for position, edge in enumerate(node.edges):
+                gradient, gradients[position] = gradients[position], None
+                if edge is not None and gradient is not None:
+                    gradients[position] = self._formed(edge, gradient)
+                del gradient
             del backward, arrived
             for position, edge in enumerate(node.edges):
                 gradient, gradients[position] = gradients[position], None
@@ -519,12 +529,11 @@ class Tape:
                     self._deliver(edge, gradient)
                 del gradient
 
-    def _deliver(self, edge: Edge, grad: Tensor) -> None:
-        """Gives a gradient its input's form and adds it to what has arrived there.
+    def _formed(self, edge: Edge, grad: Tensor) -> Tensor:
+        """The gradient in its input's form: a sum over broadcast dimensions and a cast make new tensors.
 
-        A sum over broadcast dimensions and a cast make new tensors. A second gradient is added in place, but to a
-        view (the reshaped or transposed result of a product) out of place (torch/csrc/autograd/input_buffer.cpp,
-        can_accumulate_inplace; functions/accumulate_grad.h).
+        What the node had saved and received lives until all its gradients have their form (torch/csrc/autograd/
+        engine.cpp, call_function and validate_outputs).
         """
         if grad.batched != edge.batched or grad.numel != edge.numel:
             reduced = self.empty((edge.numel,), grad.dtype, batched=edge.batched)
@@ -533,8 +542,14 @@ class Tape:
                 self.reduction(grad, edge.numel)
             grad = reduced
             del reduced
-        if grad.dtype is not edge.dtype:
-            grad = self.cast_gradient(grad, edge.dtype)
+        return grad if grad.dtype is edge.dtype else self.cast_gradient(grad, edge.dtype)
+
+    def _deliver(self, edge: Edge, grad: Tensor) -> None:
+        """Adds a gradient to what has arrived at its input.
+
+        A second gradient is added in place, but to a view (the reshaped or transposed result of a product) out of place
+        (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace; functions/accumulate_grad.h).
+        """
         target = edge.target
         if isinstance(target, Parameter):
             self.reached.add(target)
@@ -643,7 +658,7 @@ class Tape:
             for i in list(waiting):
                 self._buffers[self._nodes[i]] = waiting.pop(i)
             self._casts = outer_casts
-            self._run()
+            self._run(recomputed=True)
             self._nodes, self._casts = outer_nodes, outer_casts
             return sinks
 
