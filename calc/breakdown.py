@@ -59,7 +59,7 @@ class Breakdown:
 def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocation: Allocation) -> Breakdown:
     """Parts of the peak that the allocator counts; they add up to it."""
     phase = max(allocation.peaks, key=lambda p: allocation.peaks[p])
-    moving = moving_bytes(memory, micro_batch, phase)
+    moving = moving_bytes(memory, micro_batch, phase, lean=allocation.lean)
     activations, activation_parts = moving["activations"]
     found = [
         Component("weights", "Weights", memory.weights_bytes, *_weights_formula(scenario, memory)),
@@ -129,11 +129,11 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
             "torch, c10/cuda/CUDACachingAllocator.cpp, should_split",
         )
     )
-    return Breakdown(tuple(found), _instant(memory, micro_batch, phase))
+    return Breakdown(tuple(found), _instant(memory, micro_batch, phase, lean=allocation.lean))
 
 
 def moving_bytes(
-    memory: StepMemory, micro_batch: int, phase: Phase
+    memory: StepMemory, micro_batch: int, phase: Phase, *, lean: bool = False
 ) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
     """Bytes of what comes and goes at the phase's peak: gradients, activations by group, logits, casts, temporaries."""
     step = memory.step
@@ -151,11 +151,11 @@ def moving_bytes(
             "temporaries": (temporaries, ()),
         }
     profile = step.profile
-    instant = memory.instants(micro_batch)[phase]
+    instant = memory.instants(micro_batch, lean=lean)[phase]
     kept = profile.kept_for_backward
     totals = dict.fromkeys(("gradients", "logits", "casts", "temporaries"), 0)
     groups: dict[str, int] = {}
-    for storage, nbytes in profile.alive_at(instant, memory.sizes(micro_batch)).items():
+    for storage, nbytes in profile.alive_at(instant, memory.sizes(micro_batch, lean=lean)).items():
         label = profile.labels[storage]
         if storage in profile.gradients:
             totals["gradients"] += nbytes
@@ -174,11 +174,11 @@ def moving_bytes(
     return {key: (nbytes, ()) for key, nbytes in totals.items()} | {"activations": (sum(groups.values()), parts)}
 
 
-def _instant(memory: StepMemory, micro_batch: int, phase: Phase) -> str:
+def _instant(memory: StepMemory, micro_batch: int, phase: Phase, *, lean: bool) -> str:
     if phase is Phase.STEP:
         return "in the optimizer's step, with all gradients alive"
     profile = memory.step.profile
-    label = profile.labels[profile.events[memory.instants(micro_batch)[phase].event]]
+    label = profile.labels[profile.events[memory.instants(micro_batch, lean=lean)[phase].event]]
     where = {"logits": "the logits and the loss", "casts": "a weight's 16-bit copy"}.get(
         label, GROUP_LABELS.get(label, label)
     )

@@ -339,10 +339,12 @@ class StepMemory:
     """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
     _allocations: dict[int, Allocation] = field(default_factory=dict, compare=False, hash=False, repr=False)
 
-    def sizes(self, micro_batch: int) -> list[int]:
-        """Bytes of each storage of the log on one GPU."""
+    def sizes(self, micro_batch: int, *, lean: bool = False) -> list[int]:
+        """Bytes of each storage of the log on one GPU; ``lean``: nothing for optional workspaces."""
         grown = micro_batch if self.activation_share == 1 else micro_batch * self.activation_share
         sizes = self.step.profile.sizes(grown, self.multiprocessors)
+        for storage in self.step.profile.optional if lean else ():
+            sizes[storage] = 0
         if self.shares.storages is None:
             return sizes
         return [rounded(int(size * share)) for size, share in zip(sizes, self.shares.storages, strict=True)]
@@ -411,18 +413,12 @@ class StepMemory:
 
     def requested_peak(self, micro_batch: int) -> int:
         """The least that the step can do with: the highest of `requested_peaks` without optional workspaces."""
-        profile = self.step.profile
-        if not profile.optional:
-            return max(self.requested_peaks(micro_batch).values())
-        sizes = self.sizes(micro_batch)
-        for storage in profile.optional:
-            sizes[storage] = 0
-        alive = max(instant.alive_bytes for instant in profile.peaks(sizes).values())
+        alive = max(instant.alive_bytes for instant in self.instants(micro_batch, lean=True).values())
         return max(self.constant_bytes + alive, self.step_peak_bytes)
 
-    def instants(self, micro_batch: int) -> dict[Phase, Instant]:
+    def instants(self, micro_batch: int, *, lean: bool = False) -> dict[Phase, Instant]:
         """Where forward and backward peak."""
-        return self.step.profile.peaks(self.sizes(micro_batch))
+        return self.step.profile.peaks(self.sizes(micro_batch, lean=lean))
 
     def allocate(self, micro_batch: int) -> Allocation:
         """What the caching allocator counts for a steady step with all the memory it asks for."""
@@ -434,14 +430,19 @@ class StepMemory:
         return known
 
     def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
-        """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small."""
-        return self.allocate_in_turn((micro_batch,), capacity)[0]
+        """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small.
+
+        Where memory runs short, caches are given back, and then optional workspaces left out.
+        """
+        try:
+            return self.allocate_in_turn((micro_batch,), capacity)[0]
+        except OutOfMemoryError:
+            if not self.step.profile.optional:
+                raise
+        return self.allocate_in_turn((micro_batch,), capacity, lean=True)[0]
 
     def allocate_on(self, micro_batch: int, limit_bytes: int) -> Allocation:
-        """`allocate` on a card: where memory runs short, caches are given back and optional workspaces left out.
-
-        With all the memory it asks for where the step does not fit even so.
-        """
+        """`allocate_within` a card's limit; with all the memory it asks for where the step does not fit."""
         allocation = self.allocate(micro_batch)
         if allocation.reserved_bytes <= limit_bytes:
             return allocation
@@ -450,7 +451,9 @@ class StepMemory:
         except OutOfMemoryError:
             return allocation
 
-    def allocate_in_turn(self, micro_batches: Sequence[int], capacity: int | None) -> list[Allocation]:
+    def allocate_in_turn(
+        self, micro_batches: Sequence[int], capacity: int | None, *, lean: bool = False
+    ) -> list[Allocation]:
         """Two steps at each micro-batch, one after another in one process: the second one's peaks, what both reserved.
 
         What a micro-batch leaves cached is there for the next, and counts as reserved.
@@ -473,7 +476,7 @@ class StepMemory:
         found = []
         for micro_batch in micro_batches:
             allocator.peak_reserved = allocator.reserved
-            run = _Run(self.step, self.sizes(micro_batch), allocator)
+            run = _Run(self.step, self.sizes(micro_batch, lean=lean), allocator)
             run.passes()
             for request in states:
                 allocator.malloc(request)
@@ -483,7 +486,7 @@ class StepMemory:
             peaks = run.passes()
             peaks[Phase.STEP] = self._update(allocator)
             run.drop_gradients()
-            found.append(Allocation(peaks, allocator.peak_reserved))
+            found.append(Allocation(peaks, allocator.peak_reserved, lean))
         return found
 
     def _update(self, allocator: CachingAllocator) -> int:
@@ -499,6 +502,8 @@ class Allocation(NamedTuple):
 
     peaks: dict[Phase, int]
     reserved_bytes: int
+    lean: bool = False
+    """Whether optional workspaces were left out."""
 
     @property
     def peak_bytes(self) -> int:
@@ -511,7 +516,6 @@ class _Run:
 
     def __init__(self, step: ReplayedStep, sizes: list[int], allocator: CachingAllocator) -> None:
         self.stretches = step.stretches
-        self.optional = step.profile.optional
         self.sizes = sizes
         self.allocator = allocator
         self.blocks: dict[int, list[Block | int]] = {}
@@ -544,16 +548,10 @@ class _Run:
         for event in events:
             if event > 0:
                 held = blocks.get(event)
-                try:
-                    made = malloc(sizes[event])
-                except OutOfMemoryError:
-                    if event not in self.optional:
-                        raise
-                    made = malloc(0)
                 if held is None:
-                    blocks[event] = [made]
+                    blocks[event] = [malloc(sizes[event])]
                 else:
-                    held.append(made)
+                    held.append(malloc(sizes[event]))
                 continue
             held = blocks.get(-event)
             if in_block:
