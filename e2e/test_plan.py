@@ -89,8 +89,9 @@ def test_a_deadline_and_a_budget_are_judged_and_planned_for(warm: Page) -> None:
     answered(warm, "precision=bf16")
     expect(warm.locator("#whole-run")).to_contain_text("meets the deadline")
     assert value(warm, "run.goal").startswith("As it is set, the run meets the deadline")
-    warm.locator("#undo").click()
-    expect(warm.locator('[data-allow="precision"][value="bf16"]')).to_be_checked()
+    show(warm, "allow.precision=%5B%22tf32%22%5D")
+    expect(warm.locator('[data-allow="precision"][value="tf32"]')).to_be_checked()
+    expect(warm.locator('[data-allow="precision"][value="bf16"]')).not_to_be_checked()
 
 
 def test_a_deadline_without_a_runs_length_asks_for_it(warm: Page) -> None:

@@ -48,7 +48,7 @@ def _way(path: str, way: dict[str, Any], wanted: int) -> str:
     total = micro * steps * cards
     factors = [
         f"{shown(path + '.micro_batch', micro, count(micro))} samples",
-        f"{shown(path + '.accumulation_steps', steps, count(steps))} accumulation steps",
+        f"{shown(path + '.accumulation_steps', steps, count(steps))} accumulation step{'s' if steps > 1 else ''}",
     ]
     if cards > 1:
         factors.append(f"{shown(path + '.data_parallel', cards, count(cards))} GPUs")
@@ -74,7 +74,8 @@ def wanted_line(result: dict[str, Any]) -> str:
     others = ", ".join([_short_way(way) for way in nearest])
     wanted_text = shown("plan.global_batch", wanted, count(wanted))
     if exact:
-        factors = f"{count(exact['micro_batch'])} {TIMES} {count(exact['accumulation_steps'])} accumulation steps"
+        steps = exact["accumulation_steps"]
+        factors = f"{count(exact['micro_batch'])} {TIMES} {count(steps)} accumulation step{'s' if steps > 1 else ''}"
         if exact["data_parallel"] > 1:
             factors += f" {TIMES} {count(exact['data_parallel'])} GPUs"
         said = f"{wanted_text} = {factors}" + (f", or {others}" if others else "")
