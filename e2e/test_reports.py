@@ -77,6 +77,10 @@ def test_no_link_breaks_the_page(browser: Browser, address: str) -> None:
             page.evaluate("text => { location.hash = text }", text)
             page.wait_for_timeout(60)
             assert page.locator("html").get_attribute("data-app") != "error", text
+        page.evaluate("location.hash = 'sequence_length=abc&colour=blue'")
+        notice = page.locator("#notice")
+        expect(notice).to_contain_text("since the link says something that it cannot be: Sequence length")
+        expect(notice).to_contain_text("colour")
         show(page, "model=resnet50")
         expect(page.locator("#answer .answer")).to_contain_text("ResNet-50")
         assert log.complaints == []

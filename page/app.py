@@ -14,7 +14,7 @@ from page import link
 from page.breath import breath
 from page.effect import effect
 from page.files import FigureFiles, by_id, copy, download, text_blob, text_of
-from page.form import Form, is_known, unknown_notice
+from page.form import Form, is_known, left_out_notice, unknown_notice
 from page.format import escape, fixed
 from page.html import tag
 from page.keep import Keep
@@ -231,8 +231,8 @@ class Page:
         notice = unknown_notice(unknown)
         if version != link.VERSION:
             notice = f"This link is of version {version}, newer than this page; what it knows is used. {notice}"
-        self.notice(notice)
         self.form.load(flat)
+        self.notice(f"{notice} {left_out_notice(self.form.left_out)}".strip())
 
     def take_over(self, text: str) -> None:
         """Show the scenario and the settings of a link text that this page wrote."""

@@ -14,6 +14,7 @@ from page.words import FIELDS, label
 # Entries of the search boxes that open fields instead of naming a preset.
 OWN_ENTRIES = {"model": ("hand", "config"), "gpu": ("custom",)}
 BY_HAND = "model.parameters"
+LISTS = ("calibration",)
 SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
 SHAPE_UNITS = {
     "sequence_length": "tokens",
@@ -57,6 +58,7 @@ class Form:
         self.refused: list[str] = []
         # The fields that show what their change did.
         self.noted: list[str] = []
+        self.left_out: list[str] = []
         self.inputs = {box.name: box for box in document.querySelectorAll("[data-kind]")}
         self.sliders = {
             slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")
@@ -91,6 +93,19 @@ class Form:
         low, high = float(box.getAttribute("data-min")), float(box.getAttribute("data-max"))
         return fields.number(box.value, low, high, whole=box.getAttribute("data-kind") == "whole")
 
+    def _holds(self, key: str, value: Any) -> bool:
+        """Whether a value is of its field's kind; whether it is allowed, the calculation says."""
+        if key in LISTS or key.startswith("allow."):
+            return isinstance(value, list)
+        kind = self.inputs[key].getAttribute("data-kind") if key in self.inputs else None
+        if kind in ("whole", "real"):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind == "flag":
+            return isinstance(value, bool)
+        if kind == "choice":
+            return isinstance(value, (str, list))
+        return kind != "search" or isinstance(value, str)
+
     def base(self) -> dict[str, Any]:
         """What the page's own defaults add: a preset, unless the scenario describes its own."""
         return {key: self.defaults[key] for key in OWN_ENTRIES if not self._describes(key)}
@@ -121,8 +136,10 @@ class Form:
             self.changes[key] = value
 
     def load(self, changes: dict[str, Any]) -> None:
-        """Take over a whole scenario: from a link, from what is kept, or undone."""
-        self.changes = changes
+        """Take over a whole scenario: from a link, from what is kept, or undone; what no field can hold is left out."""
+        self.left_out = [key for key in changes if not self._holds(key, changes[key])]
+        self.changes = {key: changes[key] for key in changes if key not in self.left_out}
+        changes = self.changes
         if isinstance(changes.get("interconnect"), str):
             node, _, network = changes.pop("interconnect").partition("+")
             self.set("interconnect.node", node)
@@ -394,7 +411,8 @@ class Form:
         """Show the fields that the scenario has, and what each group holds in a line."""
         get = self._current
         chosen = {key: self.searches[key].value for key in OWN_ENTRIES}
-        inputs = self.searches["model"].option(chosen["model"]).getAttribute("data-inputs").split()
+        model = self.searches["model"].option(chosen["model"])
+        inputs = model.getAttribute("data-inputs").split() if model is not None else []
         for field in document.querySelectorAll("[data-for-input]"):
             field.hidden = field.getAttribute("data-for-input") not in inputs
         for key in OWN_ENTRIES:
@@ -454,6 +472,12 @@ def is_printed_model(text: str) -> bool:
 def is_known(key: str) -> bool:
     """Whether a link's key is part of the contract."""
     return key.partition(".")[0] in link.KEYS
+
+
+def left_out_notice(keys: list[str]) -> str:
+    """Say which keys of a link hold what their field cannot."""
+    names = ", ".join([escape(FIELDS.get(key, key)) for key in keys])
+    return f"Left out, since the link says something that it cannot be: {names}." if keys else ""
 
 
 def unknown_notice(keys: list[str]) -> str:
