@@ -333,7 +333,10 @@ class Page:
 
     def width(self, place: Any) -> int:
         """The width to draw a figure at: the room it has, in steps, so that text keeps its size."""
+        hidden = bool(place.hidden)
+        place.hidden = False
         room = int(place.clientWidth) // WIDTH_STEP * WIDTH_STEP
+        place.hidden = hidden
         return max(NARROWEST, min(WIDEST, room))
 
     def out_of_view(self, name: str) -> float:
