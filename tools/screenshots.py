@@ -49,7 +49,7 @@ def _compare(page: Page) -> None:
     """Keep the scenario, change it, and look at both."""
     page.click("#keep-a")
     page.select_option("#checkpointing", "full")
-    page.locator("#compare table").wait_for()
+    page.locator("#compare table.sides").wait_for()
     page.wait_for_selector(LIVE, state="attached", timeout=START_MILLISECONDS)
     page.locator("#compare").evaluate("section => section.scrollIntoView()")
 
