@@ -14,14 +14,14 @@ import statistics
 import subprocess
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from playwright.sync_api import sync_playwright
 
 from bench import sites
-from bench.browser import Browser, readings
+from bench.browser import Browser, change_times, readings
 from bench.report import markdown
 from tools import browser as chromium
 from tools.build import ROOT
@@ -34,6 +34,9 @@ RESULTS = ROOT / "bench/results"
 LIMIT_MILLISECONDS = 180_000
 # Time after the last mark in which the page settles: figures painted, code cached.
 SETTLING_MILLISECONDS = 3_000
+CHANGES = 20
+# What comes after the figure in view goes on meanwhile, as it does for a person.
+CHANGE_PAUSE_MILLISECONDS = 200
 LINK_BITS_PER_SECOND = 10_000_000
 LINK_LATENCY_SECONDS = 0.04
 
@@ -57,6 +60,10 @@ class Visit:
     sent_bytes: int
     sent_bytes_before_alive: int | None
     memory_bytes: int
+    changed_numbers: float | None = None
+    """The time within which 95 % of changes gave new numbers."""
+    changed_figure: float | None = None
+    """The same for the figure in view."""
 
 
 class Host:
@@ -108,6 +115,10 @@ def visit(browser: Browser, host: Host, name: str, condition: str) -> Visit:
         else sum(size for moment, size in sent if moment <= alive_moment),
         memory_bytes=browser.page_memory_bytes(),
     )
+    if (name, condition) == ("ours", "warm"):
+        times = change_times(page, CHANGES, CHANGE_PAUSE_MILLISECONDS)
+        numbers, figure = (statistics.quantiles(each, n=20)[-1] for each in zip(*times, strict=True))
+        result = replace(result, changed_numbers=numbers, changed_figure=figure)
     page.close()
     return result
 

@@ -37,6 +37,30 @@ READ = """() => ({
   shifts: watched.shifts,
 })"""
 
+# One change after the other to a number that no scenario had before, with a figure in view.
+CHANGE = """async ([count, pause]) => {
+  const results = document.getElementById("results"), input = document.getElementById("sequence_length");
+  const figure = document.querySelector('[data-figure="timeline"]');
+  figure.scrollIntoView({ block: "center" });
+  const next = (target, options) => new Promise((resolve) => {
+    const observer = new MutationObserver(() => {
+      observer.disconnect();
+      resolve(performance.now());
+    });
+    observer.observe(target, options);
+  });
+  const times = [];
+  for (let turn = 0; turn < count; turn++) {
+    const numbers = next(results, { attributeFilter: ["data-scenario"] }), drawn = next(figure, { childList: true });
+    const begin = performance.now();
+    input.value = String(513 + 2 * turn);
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    times.push([(await numbers) - begin, (await drawn) - begin]);
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+  return times;
+}"""
+
 
 class Browser:
     """A browser that starts with an empty profile and keeps it until it is closed."""
@@ -95,3 +119,8 @@ def readings(page: Page) -> dict[str, Any]:
     """Return the marks, paints and long tasks of a page so far, in milliseconds since its navigation began."""
     values: dict[str, Any] = page.evaluate(READ)
     return values
+
+
+def change_times(page: Page, count: int, pause_milliseconds: int) -> list[tuple[float, float]]:
+    """Make changes in our page; return after how many milliseconds each gave new numbers and a new figure."""
+    return [(numbers, figure) for numbers, figure in page.evaluate(CHANGE, [count, pause_milliseconds])]

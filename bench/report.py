@@ -35,6 +35,7 @@ class Bound:
         return value / self.scale
 
 
+# Before app:alive 250 kB may be sent besides MicroPython, which takes 225 kB.
 BOUNDS = (
     Bound("first paint, cold, against the page without scripts", ("cold", "paint"), 1.1, ("html", "cold", "paint")),
     Bound("app:alive, cold", ("cold", "alive"), 1500, unit=" ms"),
@@ -46,6 +47,9 @@ BOUNDS = (
     Bound("all figures, warm, against the plain page", ("warm", "ready"), 0.15, ("plain", "warm", "ready")),
     Bound("longest main-thread task after app:alive, cold", ("cold", "longest_task_after_alive"), 50, unit=" ms"),
     Bound("sent before app:ready, cold", ("cold", "sent_bytes"), 16, unit=" MB", scale=MB),
+    Bound("sent before app:alive, cold", ("cold", "sent_bytes_before_alive"), 0.475, unit=" MB", scale=MB),
+    Bound("new numbers after a change, 95 %", ("warm", "changed_numbers"), 32, unit=" ms"),
+    Bound("a new figure in view after a change, 95 %", ("warm", "changed_figure"), 300, unit=" ms"),
     Bound("page memory, cold", ("cold", "memory_bytes"), 350, unit=" MB", scale=MB),
     Bound("layout shift", ("cold", "layout_shift"), 0.02),
 )
