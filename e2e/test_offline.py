@@ -167,7 +167,7 @@ def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host
     [
         ("vendor/snapshot/runtime.bin", "cache.put(key, new Response('damaged'))"),
         ("vendor/pyodide/pyodide.asm.wasm", "cache.delete(key)"),
-        ("page/format.py", "cache.put(key, new Response('damaged'))"),
+        ("page/format.mpy", "cache.put(key, new Response('damaged'))"),
     ],
 )
 def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, name: str, damage: str) -> None:
