@@ -231,12 +231,14 @@ class Form:
             self._accept(key, typed or None)
             return
         value, message = self._number(box)
+        if key == self.automatic.getAttribute("data-automatic"):
+            # Before the value is judged: ticking the box again is the way back from a wrong one.
+            self.automatic.checked = False
         if value is None:
             self.say(key, message, wrong=True)
             self.on_change(None)
             return
         if key == self.automatic.getAttribute("data-automatic"):
-            self.automatic.checked = False
             self.changes[key] = value
             self._accept(key, value, keep=True)
         else:
@@ -385,7 +387,7 @@ class Form:
     def show_micro_batch(self, largest: int, evaluated: int) -> None:
         """Show the evaluated micro-batch and let its slider reach well beyond what fits."""
         key = self.automatic.getAttribute("data-automatic")
-        self.automatic.checked = key not in self.changes
+        self.automatic.checked = key not in self.changes and key not in self.wrong
         slider = self.sliders[key]
         slider.max = str(fields.slider_end(largest, evaluated))
         if key in self.wrong:
