@@ -231,18 +231,15 @@ class Form:
             self._accept(key, typed or None)
             return
         value, message = self._number(box)
-        if key == self.automatic.getAttribute("data-automatic"):
+        automatic = key == self.automatic.getAttribute("data-automatic")
+        if automatic:
             # Before the value is judged: ticking the box again is the way back from a wrong one.
             self.automatic.checked = False
         if value is None:
             self.say(key, message, wrong=True)
             self.on_change(None)
             return
-        if key == self.automatic.getAttribute("data-automatic"):
-            self.changes[key] = value
-            self._accept(key, value, keep=True)
-        else:
-            self._accept(key, value, keep=key in self.enablers or key.partition(".")[0] in OWN_ENTRIES)
+        self._accept(key, value, keep=automatic or key in self.enablers or key.partition(".")[0] in OWN_ENTRIES)
 
     def _accept(self, key: str, value: Any, *, keep: bool = False) -> None:
         group, dotted, _ = key.partition(".")
