@@ -9,7 +9,10 @@ so that "allocated" counts that rest too.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 MIB = 2**20
 SMALL_REQUEST = MIB
@@ -26,39 +29,55 @@ UNIT = 512
 """kMinBlockSize."""
 
 
-class Block:
-    """A piece of a segment of the large pool."""
-
-    __slots__ = ("address", "free", "next", "previous", "size")
-
-    def __init__(self, address: int, size: int) -> None:
-        self.address = address
-        self.size = size
-        self.free = False
-        self.previous: Block | None = None
-        self.next: Block | None = None
+Block = tuple[int, int]
+"""A piece of a segment of the large pool: address and size."""
 
 
-@dataclass
 class CachingAllocator:
     """Counts as torch does: ``allocated`` and ``reserved`` now, and their peaks.
 
-    ``capacity`` bounds what may be reserved: where a new segment would pass it, cached segments are released first, and
-    `OutOfMemoryError` is raised where that does not help. Requests of the small pool are counted without places: they
-    leave no gaps worth following, and are half of all requests.
+    Requests of the small pool are counted without places: they leave no gaps worth following, and are half of all
+    requests.
+
+    Parameters
+    ----------
+    capacity : int, optional
+        Bounds what may be reserved: where a new segment would pass it, cached segments are released first, and
+        `OutOfMemoryError` is raised where that does not help.
+    releases : bool
+        Whether cached segments are released at all.
     """
 
-    capacity: int | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, capacity: int | None = None, *, releases: bool = True) -> None:
+        self.capacity = capacity
+        self.releases = releases
+        self.released = False
         self.allocated = 0
         self.reserved = 0
         self.peak_allocated = 0
         self.peak_reserved = 0
-        self._address = 0
         self._small_allocated = 0
         self._small_reserved = 0
-        self._free: list[tuple[int, int, Block]] = []
+        self._segments: dict[int, int] = {}
+        self._next_address = 0
+        # Free blocks: their addresses by size, in order, and the sizes in order; for a block that is freed to find its
+        # neighbours, sizes by address and addresses by where a block ends.
+        self._free: dict[int, list[int]] = {}
+        self._free_sizes: list[int] = []
+        self._size_at: dict[int, int] = {}
+        self._ending_at: dict[int, int] = {}
+
+    def copy(self, capacity: int | None = None, *, releases: bool = True) -> CachingAllocator:
+        """Another allocator in the same state, under a capacity of its own."""
+        made = CachingAllocator(capacity, releases=releases)
+        made.allocated, made.reserved = self.allocated, self.reserved
+        made.peak_allocated, made.peak_reserved = self.peak_allocated, self.peak_reserved
+        made._small_allocated, made._small_reserved = self._small_allocated, self._small_reserved
+        made._segments, made._next_address = dict(self._segments), self._next_address
+        made._free = {size: list(addresses) for size, addresses in self._free.items()}
+        made._free_sizes = list(self._free_sizes)
+        made._size_at, made._ending_at = dict(self._size_at), dict(self._ending_at)
+        return made
 
     def malloc(self, nbytes: int) -> Block | int:
         """A block of at least ``nbytes``; of the small pool, its size alone.
@@ -68,77 +87,154 @@ class CachingAllocator:
         OutOfMemoryError
             Where the capacity would be passed with nothing left to release.
         """
-        size = (nbytes + UNIT - 1) // UNIT * UNIT or UNIT
-        if size <= SMALL_REQUEST:
-            self._small_allocated += size
-            if self._small_allocated > self._small_reserved:
-                self._reserve(SMALL_SEGMENT)
-                self._small_reserved += SMALL_SEGMENT
-            self.allocated += size
-            self.peak_allocated = max(self.peak_allocated, self.allocated)
-            return size
-        free = self._free
-        at = bisect_left(free, (size,))
-        block = free.pop(at)[2] if at < len(free) else self._segment(size)
-        rest = block.size - size
-        if rest > SMALL_REQUEST:
-            tail = Block(block.address + size, rest)
-            tail.free = True
-            tail.previous = block
-            tail.next = after = block.next
-            if after is not None:
-                after.previous = tail
-            block.next = tail
-            block.size = size
-            insort(free, (rest, tail.address, tail))
-        block.free = False
-        self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        return block
+        return self.run((1,), (0, (nbytes + UNIT - 1) // UNIT * UNIT))[1]
 
     def free(self, block: Block | int) -> None:
         """Gives a block back to its pool, joined with free neighbours."""
-        if isinstance(block, int):
-            self.allocated -= block
-            self._small_allocated -= block
-            return
-        self.allocated -= block.size
-        free = self._free
-        before, after = block.previous, block.next
-        if before is not None and before.free:
-            free.pop(bisect_left(free, (before.size, before.address)))
-            before.size += block.size
-            before.next = after
-            if after is not None:
-                after.previous = before
-            block = before
-        if after is not None and after.free:
-            free.pop(bisect_left(free, (after.size, after.address)))
-            block.size += after.size
-            block.next = after.next
-            if after.next is not None:
-                after.next.previous = block
-        block.free = True
-        insort(free, (block.size, block.address, block))
+        self.run((-1,), (), [0, block])
 
-    def _segment(self, size: int) -> Block:
+    def take(self, sizes: Sequence[int]) -> list[Block | int]:
+        """`run` for a block of each size; the first in ``sizes`` is not asked for."""
+        return self.run(range(1, len(sizes)), sizes)
+
+    def run(  # noqa: C901, PLR0912, PLR0915 - see the comment on its loop
+        self, events: Iterable[int], sizes: Sequence[int], blocks: list[Block | int] | None = None
+    ) -> list[Block | int]:
+        """Follows a log: n takes a block of ``sizes[n]`` bytes, -n gives back the nth block taken.
+
+        Parameters
+        ----------
+        events : iterable of int
+            The log; its numbers start from 1.
+        sizes : sequence of int
+            Bytes, in multiples of the unit.
+        blocks : list, optional
+            What an earlier part of the log has taken; the one at 0 stands for none.
+
+        Returns
+        -------
+        list
+            ``blocks`` and what was taken now.
+
+        Raises
+        ------
+        OutOfMemoryError
+            As `malloc`; the allocator is of no further use then.
+        """
+        blocks = [0] if blocks is None else blocks
+        # All in one loop: an answer takes ten thousands of events, and calls cost as much as what they do.
+        free, free_sizes, size_at, ending_at = self._free, self._free_sizes, self._size_at, self._ending_at
+        allocated, peak = self.allocated, self.peak_allocated
+        for event in events:
+            if event > 0:
+                size = sizes[event] or UNIT
+                if size <= SMALL_REQUEST:
+                    if self._small_allocated + size > self._small_reserved:
+                        self._reserve(SMALL_SEGMENT)
+                        self._small_reserved += SMALL_SEGMENT
+                    self._small_allocated += size
+                    blocks.append(size)
+                    allocated += size
+                    if allocated > peak:  # noqa: PLR1730 - a call
+                        peak = allocated
+                    continue
+                at = bisect_left(free_sizes, size)
+                if at == len(free_sizes):
+                    self._add_segment(size)
+                    at = -1
+                whole = free_sizes[at]
+                addresses = free[whole]
+                address = addresses.pop(0)
+                if not addresses:
+                    del free[whole], free_sizes[at]
+                del size_at[address], ending_at[address + whole]
+                rest = whole - size
+                if rest <= SMALL_REQUEST:
+                    size = whole
+                blocks.append((address, size))
+                allocated += size
+                if allocated > peak:  # noqa: PLR1730 - a call
+                    peak = allocated
+                if size == whole:
+                    continue
+                address += size
+                size = rest
+            else:
+                block = blocks[-event]
+                if isinstance(block, int):
+                    allocated -= block
+                    self._small_allocated -= block
+                    continue
+                address, size = block
+                allocated -= size
+                end = address + size
+                after = size_at.pop(end, None)
+                if after is not None:
+                    del ending_at[end + after]
+                    self._unlist(end, after)
+                    size += after
+                before = ending_at.pop(address, None)
+                if before is not None:
+                    self._unlist(before, address - before)
+                    size += address - before
+                    address = before
+            size_at[address] = size
+            ending_at[address + size] = address
+            if size in free:
+                insort(free[size], address)
+            else:
+                free[size] = [address]
+                insort(free_sizes, size)
+        self.allocated, self.peak_allocated = allocated, peak
+        return blocks
+
+    def has_room_for(self, sizes: Iterable[int]) -> bool:
+        """Whether requests surely find room together in what is cached: the large ones would in one block."""
+        small = large = 0
+        for size in sizes:
+            if size <= SMALL_REQUEST:
+                small += size or UNIT
+            else:
+                large += size
+        largest = self._free_sizes[-1] if self._free_sizes else 0
+        return large <= largest and self._small_allocated + small <= self._small_reserved
+
+    def _unlist(self, address: int, size: int) -> None:
+        addresses = self._free[size]
+        if len(addresses) > 1:
+            del addresses[bisect_left(addresses, address)]
+        else:
+            del self._free[size], self._free_sizes[bisect_left(self._free_sizes, size)]
+
+    def _add_segment(self, size: int) -> None:
+        """A new segment for a request that no free block is large enough for: the largest free block then."""
         length = MIDDLE_SEGMENT if size < MIDDLE_REQUEST else (size + LARGE_UNIT - 1) // LARGE_UNIT * LARGE_UNIT
         self._reserve(length)
-        self._address += length
-        return Block(self._address - length, length)
+        address = self._next_address
+        # Blocks of different segments are no neighbours.
+        self._next_address = address + length + 1
+        self._segments[address] = length
+        self._size_at[address] = length
+        self._ending_at[address + length] = address
+        self._free[length] = [address]
+        insort(self._free_sizes, length)
 
     def _reserve(self, length: int) -> None:
         if self.capacity is not None and self.reserved + length > self.capacity:
-            self._release_cached()
+            if self.releases:
+                self._release_cached()
             if self.reserved + length > self.capacity:
                 raise OutOfMemoryError(self.reserved + length - self.capacity)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
     def _release_cached(self) -> None:
-        whole = [entry for entry in self._free if entry[2].previous is None and entry[2].next is None]
-        self.reserved -= sum(entry[0] for entry in whole)
-        self._free[:] = [entry for entry in self._free if entry[2].previous is not None or entry[2].next is not None]
+        self.released = True
+        for address, length in list(self._segments.items()):
+            if self._size_at.get(address) == length:
+                del self._segments[address], self._size_at[address], self._ending_at[address + length]
+                self._unlist(address, length)
+                self.reserved -= length
         unused = (self._small_reserved - self._small_allocated) // SMALL_SEGMENT * SMALL_SEGMENT
         self._small_reserved -= unused
         self.reserved -= unused

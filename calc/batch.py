@@ -67,70 +67,62 @@ def tensors_fit(memory: StepMemory, limit_bytes: int) -> int:
     return largest(lambda b: memory.requested_peak(b) <= limit_bytes, guess)
 
 
+def steps_fit(memory: StepMemory, limit_bytes: int) -> int:
+    """The largest micro-batch that trains, found downwards from where the tensors fit by what is lacking."""
+    at_most = tensors_fit(memory, limit_bytes)
+    if at_most == 0:
+        return 0
+    per_sample = max(1, memory.requested_peak(at_most + 1) - memory.requested_peak(at_most))
+    low, high = 0, at_most + 1
+    probe = at_most
+    while high - low > 1:
+        missing = _missing_bytes(memory, probe, limit_bytes)
+        if missing:
+            high = probe
+            guess = probe - -(-missing // per_sample)
+            probe = guess if low < guess < high else (low + high) // 2
+        else:
+            low = probe
+            probe = (low + high) // 2 if high - low > 3 else low + 1
+    return low
+
+
 def band(memory: StepMemory, limit_bytes: int) -> Band:
     """The largest micro-batches under a limit on what the allocator may reserve."""
-    optimistic = tensors_fit(memory, limit_bytes)
-    trial = _Trial(memory, limit_bytes)
-    expected = trial.largest_that_trains(optimistic)
-    safe = _without_release(memory, limit_bytes, expected) if expected else 0
-    return Band(safe, expected, optimistic, trial.next_needs_bytes(expected + 1))
+    expected = steps_fit(memory, limit_bytes)
+    return Band(
+        _without_release(memory, limit_bytes, expected) if expected else 0,
+        expected,
+        tensors_fit(memory, limit_bytes),
+        _needed_bytes(memory, expected + 1, limit_bytes),
+    )
 
 
-class _Trial:
-    """Steps run through the allocator under a limit; what each lacked is remembered."""
+def _missing_bytes(memory: StepMemory, micro_batch: int, capacity: int) -> int:
+    """What the step lacks; 0 where it trains."""
+    try:
+        memory.allocate_within(micro_batch, capacity)
+    except OutOfMemoryError as error:
+        return error.missing_bytes
+    return 0
 
-    def __init__(self, memory: StepMemory, limit_bytes: int) -> None:
-        self.memory = memory
-        self.limit_bytes = limit_bytes
-        self._missing: dict[int, int] = {}
 
-    def missing_bytes(self, micro_batch: int) -> int:
-        """What the step lacks under the limit; 0 where it trains."""
-        if micro_batch not in self._missing:
-            self._missing[micro_batch] = self._run(micro_batch, self.limit_bytes)
-        return self._missing[micro_batch]
+def _needed_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int | None:
+    """How much larger the card would have to be for ``micro_batch``; None where that is not known.
 
-    def _run(self, micro_batch: int, capacity: int) -> int:
-        try:
-            self.memory.allocate_within(micro_batch, capacity)
-        except OutOfMemoryError as error:
-            return error.missing_bytes
-        return 0
-
-    def largest_that_trains(self, at_most: int) -> int:
-        """The largest micro-batch of at most ``at_most`` that trains, found downwards by what is lacking."""
-        if at_most == 0:
-            return 0
-        per_sample = max(1, self.memory.requested_peak(at_most + 1) - self.memory.requested_peak(at_most))
-        low, high = 0, at_most + 1
-        probe = at_most
-        while high - low > 1:
-            missing = self.missing_bytes(probe)
-            if missing:
-                high = probe
-                guess = probe - -(-missing // per_sample)
-                probe = guess if low < guess < high else (low + high) // 2
-            else:
-                low = probe
-                probe = (low + high) // 2 if high - low > 3 else low + 1
-        return low
-
-    def next_needs_bytes(self, micro_batch: int) -> int | None:
-        """How much larger the card would have to be for ``micro_batch``; None where that is not known.
-
-        At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it
-        finds room.
-        """
-        missing = self.memory.requested_peak(micro_batch) - self.limit_bytes
-        if missing > 0:
-            return missing
-        needed = self.missing_bytes(micro_batch)
-        for _ in range(CAPACITY_PROBES):
-            missing = self._run(micro_batch, self.limit_bytes + needed)
-            if not missing:
-                return needed
-            needed += missing
-        return None
+    At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it finds
+    room.
+    """
+    missing = memory.requested_peak(micro_batch) - limit_bytes
+    if missing > 0:
+        return missing
+    needed = _missing_bytes(memory, micro_batch, limit_bytes)
+    for _ in range(CAPACITY_PROBES):
+        missing = _missing_bytes(memory, micro_batch, limit_bytes + needed)
+        if not missing:
+            return needed
+        needed += missing
+    return None
 
 
 def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int:
@@ -140,6 +132,4 @@ def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int
         return expected
     per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
     guess = expected - -(-(taken - limit_bytes) // per_sample)
-    return largest(
-        lambda b: memory.allocate(b).reserved_bytes <= limit_bytes, guess, expected - 1, tolerance=SAFE_TOLERANCE
-    )
+    return largest(lambda b: memory.fits_without_release(b, limit_bytes), guess, expected - 1, tolerance=SAFE_TOLERANCE)

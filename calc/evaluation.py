@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from calc import accumulation, outlook
-from calc.batch import Band, band
+from calc.batch import Band, band, steps_fit
 from calc.breakdown import components
 from calc.calibration import calibrated
 from calc.catalog import published
@@ -138,18 +138,14 @@ def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) 
 
 def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
     """The step's memory and the largest micro-batches; accumulation keeps gradients alive in forward."""
-    memory, limits = _fitted(scenario, gradients_kept=scenario.zero_grad is ZeroGrad.KEEP)
-    wanted = scenario.global_batch
-    if wanted is not None and not memory.step.gradients_kept:
-        per_gpu = -(-wanted // scenario.layout.data)
-        if per_gpu > (scenario.micro_batch or limits.expected):
-            return _fitted(scenario, gradients_kept=True)
-    return memory, limits
-
-
-def _fitted(scenario: Scenario, *, gradients_kept: bool) -> tuple[StepMemory, Band]:
-    memory = step_memory(scenario, gradients_kept=gradients_kept)
-    return memory, _band(memory, scenario.gpu.limit_bytes)
+    kept = scenario.zero_grad is ZeroGrad.KEEP
+    memory = step_memory(scenario, gradients_kept=kept)
+    limit = scenario.gpu.limit_bytes
+    if scenario.global_batch is not None and not kept:
+        per_gpu = -(-scenario.global_batch // scenario.layout.data)
+        if per_gpu > (scenario.micro_batch or steps_fit(memory, limit)):
+            memory = step_memory(scenario, gradients_kept=True)
+    return memory, _band(memory, limit)
 
 
 @lru_cache(maxsize=512)

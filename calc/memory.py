@@ -4,34 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from calc.allocator import Block, CachingAllocator, OutOfMemoryError
+from calc.allocator import CachingAllocator, OutOfMemoryError
 from calc.architectures.attention import EAGER_RECOMPUTED
 from calc.architectures.registry import architecture
 from calc.errors import ScenarioError
 from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded
-from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Segment, Tape
+from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Tape
+from calc.replay.unrolled import Unrolled, unrolled
 from calc.replay.workspaces import H100, Multiprocessors
 from calc.scaling.layout import Offload
 from calc.scaling.memory import Division, ModelShape, division
 from calc.scenario import Attention, Checkpointing, Loss, Method, Precision, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from calc.allocator import Block
     from calc.architectures.model import Shape
     from calc.scaling.layout import Layout
     from calc.scenario import ModelChoice, Optimizer, Scenario
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MIB = 2**20
 CUBLAS_WORKSPACE_BYTES = 4096 * 2 * 1024 + 16 * 8 * 1024
 """cuBLAS's workspace a handle, ":4096:2:16:8" (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize)."""
 CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 """The same from compute capability 9.0 on."""
-REMEMBERED_ALLOCATIONS = 256
+REMEMBERED = 256
+"""Runs of a step, and instants of its peaks, that are kept."""
 SHOWN_LAYERS = 20
 THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
 """Resident threads by compute capability, 2048 where none is named (CUDA programming guide, specifications)."""
@@ -62,14 +68,6 @@ def autocast_of(precision: Precision) -> Autocast | None:
     if precision is Precision.AMP_BF16:
         return Autocast(Dtype.BF16)
     return Autocast(Dtype.FP16) if precision is Precision.AMP_FP16 else None
-
-
-class _Stretch(NamedTuple):
-    """A segment's events, and those of a later repetition: what it neither makes nor drops itself is left out there."""
-
-    segment: Segment
-    events: tuple[int, ...]
-    lasting: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,52 +140,9 @@ class ReplayedStep:
         )
 
     @cached_property
-    def counterparts(self) -> dict[int, int]:
-        """For a tensor of a repeated block's predecessor: the repeated block's own that has its place later on.
-
-        What the repeated block drops of its predecessor, in order, is what its successor drops of it. The predecessor
-        is the block before where forward made the tensor, the block behind where backward did.
-        """
-        dropped = _dropped_of_neighbours(self.stretches)
-        pairs: dict[int, int] = {}
-        for stretch in self.stretches:
-            if stretch.segment.repeats > 1:
-                phase, block = stretch.segment.phase, stretch.segment.block
-                for maker, onwards in ((Phase.FORWARD, 1), (Phase.BACKWARD, -1)):
-                    here = dropped.get((maker, phase, block), [])
-                    pairs.update(zip(here, dropped.get((maker, phase, block + onwards), []), strict=False))
-        return pairs
-
-    @cached_property
-    def stretches(self) -> tuple[_Stretch, ...]:
-        """The log cut at segments."""
-        profile = self.profile
-        found = []
-        for start, end, segment in profile.stretches():
-            events = profile.events[start:end]
-            made = {e for e in events if e > 0}
-            dropped = {-e for e in events if e < 0}
-            local = made & dropped
-            found.append(_Stretch(segment, events, tuple(e for e in events if abs(e) not in local)))
-        return tuple(found)
-
-
-def _dropped_of_neighbours(stretches: tuple[_Stretch, ...]) -> dict[tuple[Phase, Phase, int], list[int]]:
-    """Tensors that a block drops, in order, of those that its predecessor made in forward, or in backward.
-
-    Keys are the phase in which they were made, the phase in which they are dropped, and the block that drops them.
-    """
-    made: dict[tuple[Phase, int], set[int]] = {}
-    for stretch in stretches:
-        key = stretch.segment.phase, stretch.segment.block
-        made.setdefault(key, set()).update(e for e in stretch.events if e > 0)
-    dropped: dict[tuple[Phase, Phase, int], list[int]] = {}
-    for stretch in stretches:
-        phase, block = stretch.segment.phase, stretch.segment.block
-        for maker, back in ((Phase.FORWARD, -1), (Phase.BACKWARD, 1)):
-            neighbour = made.get((maker, block + back), set()) if block >= 0 else set()
-            dropped.setdefault((maker, phase, block), []).extend(-e for e in stretch.events if -e in neighbour)
-    return dropped
+    def unrolled(self) -> Unrolled:
+        """The log as the allocator meets it."""
+        return unrolled(self.profile)
 
 
 @lru_cache(maxsize=256)
@@ -337,7 +292,12 @@ class StepMemory:
     shares: _Shares = WHOLE
     activation_share: float = 1.0
     """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
-    _allocations: dict[int, Allocation] = field(default_factory=dict, compare=False, hash=False, repr=False)
+    _outcomes: dict[tuple[int, int | None], Allocation | int] = field(
+        default_factory=dict, compare=False, hash=False, repr=False
+    )
+    _instants: dict[tuple[int, bool], dict[Phase, Instant]] = field(
+        default_factory=dict, compare=False, hash=False, repr=False
+    )
 
     def sizes(self, micro_batch: int, *, lean: bool = False) -> list[int]:
         """Bytes of each storage of the log on one GPU; ``lean``: nothing for optional workspaces."""
@@ -347,7 +307,7 @@ class StepMemory:
             sizes[storage] = 0
         if self.shares.storages is None:
             return sizes
-        return [rounded(int(size * share)) for size, share in zip(sizes, self.shares.storages, strict=True)]
+        return [(int(s * share) + 511) // 512 * 512 for s, share in zip(sizes, self.shares.storages, strict=True)]
 
     @cached_property
     def weight_requests(self) -> tuple[int, ...]:
@@ -418,83 +378,147 @@ class StepMemory:
 
     def instants(self, micro_batch: int, *, lean: bool = False) -> dict[Phase, Instant]:
         """Where forward and backward peak."""
-        return self.step.profile.peaks(self.sizes(micro_batch, lean=lean))
+        key = micro_batch, lean
+        if key not in self._instants:
+            _remember(self._instants, key, self.step.profile.peaks(self.sizes(micro_batch, lean=lean)))
+        return self._instants[key]
+
+    @cached_property
+    def _lasting(self) -> tuple[int, ...]:
+        """Bytes of what is made before the first step and stays, as `CachingAllocator.take` reads them."""
+        handles = self.step.cublas_handles
+        requests = [*self.weight_requests]
+        if self.step.buffer_bytes:
+            requests.append(self.step.buffer_bytes)
+        requests += [self.workspace_bytes // max(handles, 1)] * handles
+        requests += self.exchange_requests
+        if self.step.gradients_kept:
+            requests += self.gradient_requests
+        return _to_take(requests)
+
+    @cached_property
+    def _loaded(self) -> CachingAllocator:
+        """The allocator before the first step."""
+        allocator = CachingAllocator()
+        allocator.take(self._lasting)
+        return allocator
+
+    @cached_property
+    def _states(self) -> tuple[int, ...]:
+        return _to_take(self.state_requests)
+
+    @cached_property
+    def _step_temporaries(self) -> tuple[int, ...]:
+        return _to_take(self.step_requests)
 
     def allocate(self, micro_batch: int) -> Allocation:
         """What the caching allocator counts for a steady step with all the memory it asks for."""
-        known = self._allocations.get(micro_batch)
-        if known is None:
-            if len(self._allocations) >= REMEMBERED_ALLOCATIONS:
-                self._allocations.clear()
-            known = self._allocations[micro_batch] = self.allocate_within(micro_batch, None)
-        return known
+        return self.allocate_within(micro_batch, None)
 
     def allocate_within(self, micro_batch: int, capacity: int | None) -> Allocation:
         """Runs a steady step through the caching allocator; `OutOfMemoryError` where ``capacity`` is too small.
 
         Where memory runs short, caches are given back, and then optional workspaces left out.
         """
+        unbounded = self._outcomes.get((micro_batch, None))
+        if isinstance(unbounded, Allocation) and (capacity is None or unbounded.reserved_bytes <= capacity):
+            return unbounded
+        outcome = self._outcomes.get((micro_batch, capacity))
+        if outcome is None:
+            outcome = self._outcome(micro_batch, capacity)
+            _remember(self._outcomes, (micro_batch, capacity), outcome)
+        if isinstance(outcome, int):
+            raise OutOfMemoryError(outcome)
+        return outcome
+
+    def _outcome(self, micro_batch: int, capacity: int | None) -> Allocation | int:
+        """What `allocate_within` finds, or how many bytes are missing."""
+        missing_bytes = 0
+        for lean in (False, True) if self.step.profile.optional else (False,):
+            try:
+                found = self.allocate_in_turn((micro_batch,), capacity, lean=lean)[0]
+            except OutOfMemoryError as error:
+                missing_bytes = error.missing_bytes
+                continue
+            if not (lean or found.released):
+                _remember(self._outcomes, (micro_batch, None), found)
+            return found
+        return missing_bytes
+
+    def fits_without_release(self, micro_batch: int, capacity: int) -> bool:
+        """Whether a steady step needs no more than ``capacity`` with all that is cached kept."""
         try:
-            return self.allocate_in_turn((micro_batch,), capacity)[0]
+            found = self.allocate_in_turn((micro_batch,), capacity, releases=False)[0]
         except OutOfMemoryError:
-            if not self.step.profile.optional:
-                raise
-        return self.allocate_in_turn((micro_batch,), capacity, lean=True)[0]
+            return False
+        _remember(self._outcomes, (micro_batch, None), found)
+        return True
 
     def allocate_on(self, micro_batch: int, limit_bytes: int) -> Allocation:
         """`allocate_within` a card's limit; with all the memory it asks for where the step does not fit."""
-        allocation = self.allocate(micro_batch)
-        if allocation.reserved_bytes <= limit_bytes:
-            return allocation
         try:
             return self.allocate_within(micro_batch, limit_bytes)
         except OutOfMemoryError:
-            return allocation
+            return self.allocate(micro_batch)
 
     def allocate_in_turn(
-        self, micro_batches: Sequence[int], capacity: int | None, *, lean: bool = False
+        self, micro_batches: Sequence[int], capacity: int | None, *, lean: bool = False, releases: bool = True
     ) -> list[Allocation]:
         """Two steps at each micro-batch, one after another in one process: the second one's peaks, what both reserved.
 
         What a micro-batch leaves cached is there for the next, and counts as reserved.
         """
-        allocator = CachingAllocator(capacity)
-        for request in self.weight_requests:
-            allocator.malloc(request)
-        if self.step.buffer_bytes:
-            allocator.malloc(self.step.buffer_bytes)
-        for _ in range(self.step.cublas_handles):
-            allocator.malloc(self.workspace_bytes // self.step.cublas_handles)
-        for request in self.exchange_requests:
-            allocator.malloc(request)
-        if self.step.gradients_kept:
-            for request in self.gradient_requests:
-                allocator.malloc(request)
+        allocator = self._loaded.copy(capacity, releases=releases)
+        if capacity is not None and allocator.reserved > capacity:
+            allocator = CachingAllocator(capacity, releases=releases)
+            allocator.take(self._lasting)
         # The optimizer's state is made at the end of the first step, in what its backward has left free: the second
         # step is the first steady one.
-        states = self.state_requests
+        states: tuple[int, ...] = self._states
+        blocks: list[Block | int] = []
         found = []
         for micro_batch in micro_batches:
             allocator.peak_reserved = allocator.reserved
-            run = _Run(self.step, self.sizes(micro_batch, lean=lean), allocator)
-            run.passes()
-            for request in states:
-                allocator.malloc(request)
-            states = ()
-            self._update(allocator)
-            run.drop_gradients()
-            peaks = run.passes()
-            peaks[Phase.STEP] = self._update(allocator)
-            run.drop_gradients()
-            found.append(Allocation(peaks, allocator.peak_reserved, lean))
+            sizes = self.sizes(micro_batch, lean=lean)
+            peaks: dict[Phase, int] = {}
+            for steady in (False, True):
+                if blocks:
+                    self._zero_grad(allocator, blocks)
+                blocks = [0]
+                for phase, events in self.step.unrolled.passes.items():
+                    allocator.peak_allocated = allocator.allocated
+                    allocator.run(events, sizes, blocks)
+                    peaks[phase] = allocator.peak_allocated
+                allocator.take(states)
+                states = ()
+                # An update that finds room leaves no trace, and only the steady one's peak counts.
+                if steady or not allocator.has_room_for(self._step_temporaries):
+                    peaks[Phase.STEP] = self._update(allocator)
+            found.append(Allocation(peaks, allocator.peak_reserved, lean, allocator.released))
         return found
+
+    def _zero_grad(self, allocator: CachingAllocator, blocks: list[Block | int]) -> None:
+        """``zero_grad(set_to_none=True)`` after a step that took ``blocks``."""
+        allocator.run(self.step.unrolled.gradients, (), blocks)
 
     def _update(self, allocator: CachingAllocator) -> int:
         """The optimizer's step: its temporaries, alive together; the peak."""
         allocator.peak_allocated = allocator.allocated
-        for block in [allocator.malloc(n) for n in self.step_requests]:
-            allocator.free(block)
+        blocks = allocator.take(self._step_temporaries)
+        allocator.run(range(-1, -len(blocks), -1), (), blocks)
         return allocator.peak_allocated
+
+
+def _to_take(requests: Iterable[int]) -> tuple[int, ...]:
+    """Requests as `CachingAllocator.take` reads them."""
+    return 0, *map(rounded, requests)
+
+
+def _remember(known: dict[Key, Value], key: Key, value: Value) -> None:
+    """Keeps a value, of so many at most."""
+    if len(known) >= REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 class Allocation(NamedTuple):
@@ -504,65 +528,13 @@ class Allocation(NamedTuple):
     reserved_bytes: int
     lean: bool = False
     """Whether optional workspaces were left out."""
+    released: bool = False
+    """Whether cached memory was given back."""
 
     @property
     def peak_bytes(self) -> int:
         """The most that is allocated at any instant."""
         return max(self.peaks.values())
-
-
-class _Run:
-    """A log's events against an allocator, repeated blocks unrolled."""
-
-    def __init__(self, step: ReplayedStep, sizes: list[int], allocator: CachingAllocator) -> None:
-        self.stretches = step.stretches
-        self.sizes = sizes
-        self.allocator = allocator
-        self.blocks: dict[int, list[Block | int]] = {}
-        self.counterparts = step.counterparts
-
-    def passes(self) -> dict[Phase, int]:
-        """Forward and backward; the peak of each."""
-        peaks: dict[Phase, int] = {}
-        allocator = self.allocator
-        for stretch in self.stretches:
-            segment = stretch.segment
-            allocator.peak_allocated = allocator.allocated
-            for repetition in range(segment.repeats):
-                whole = repetition in (0, 1, segment.repeats - 1)
-                self._apply(stretch.events if whole else stretch.lasting, segment, repetition)
-            peaks[segment.phase] = max(peaks.get(segment.phase, 0), allocator.peak_allocated)
-        return peaks
-
-    def drop_gradients(self) -> None:
-        """``zero_grad(set_to_none=True)``."""
-        for held in self.blocks.values():
-            while held:
-                self.allocator.free(held.pop())
-
-    def _apply(self, events: tuple[int, ...], segment: Segment, repetition: int) -> None:
-        allocator, sizes, blocks = self.allocator, self.sizes, self.blocks
-        malloc, free = allocator.malloc, allocator.free
-        in_block = segment.block >= 0
-        counterparts = self.counterparts if repetition else {}
-        for event in events:
-            if event > 0:
-                held = blocks.get(event)
-                if held is None:
-                    blocks[event] = [malloc(sizes[event])]
-                else:
-                    held.append(malloc(sizes[event]))
-                continue
-            held = blocks.get(-event)
-            if in_block:
-                if not held and -event in counterparts:
-                    # A later repetition drops its predecessor's tensor, which the log names by the first one's.
-                    held = blocks.get(counterparts[-event])
-                if held:
-                    free(held.pop())
-            else:
-                while held:
-                    free(held.pop())
 
 
 def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemory:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calc.allocator import MIB, Block, CachingAllocator, OutOfMemoryError
+from calc.allocator import MIB, CachingAllocator, OutOfMemoryError
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,7 @@ def test_the_smallest_block_that_is_large_enough_is_taken() -> None:
     allocator.free(large)
     allocator.free(small)
     taken = allocator.malloc(50 * MIB)
-    assert isinstance(taken, Block)
-    assert isinstance(small, Block)
-    assert taken.address == small.address
+    assert taken == small
     allocator.malloc(100 * MIB)
     assert allocator.reserved == 150 * MIB
 
@@ -134,6 +132,52 @@ REQUESTS = st.lists(
 )
 
 
+def test_a_small_segment_at_the_limit_lacks_no_more_than_itself() -> None:
+    allocator = CachingAllocator(capacity=11 * MIB)
+    allocator.malloc(10 * MIB)
+    with pytest.raises(OutOfMemoryError) as error:
+        allocator.malloc(512)
+    assert error.value.missing_bytes == MIB
+
+
+def test_nothing_is_given_back_where_that_is_not_wanted() -> None:
+    allocator = CachingAllocator(capacity=100 * MIB, releases=False)
+    for block in [allocator.malloc(40 * MIB) for _ in range(2)]:
+        allocator.free(block)
+    with pytest.raises(OutOfMemoryError) as error:
+        allocator.malloc(90 * MIB)
+    assert error.value.missing_bytes == 70 * MIB
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(64 * MIB))
+    copy = allocator.copy(capacity=100 * MIB)
+    copy.malloc(90 * MIB)
+    assert (copy.reserved, copy.released) == (90 * MIB, True)
+    assert (allocator.reserved, allocator.released) == (64 * MIB, False)
+    allocator.malloc(64 * MIB)
+    assert allocator.reserved == 64 * MIB
+
+
+@pytest.mark.property
+@given(REQUESTS)
+def test_requests_that_surely_find_room_reserve_nothing_and_leave_no_trace(requests: list[tuple[int, bool]]) -> None:
+    allocator = CachingAllocator()
+    blocks = [(allocator.malloc(nbytes), freed) for nbytes, freed in requests]
+    for block, freed in blocks:
+        if freed:
+            allocator.free(block)
+    sizes = (0, *(nbytes // 512 * 512 for nbytes, _ in requests[:5]))
+    untouched, roomy = allocator.copy(), allocator.has_room_for(sizes)
+    taken = allocator.take(sizes)
+    assert allocator.reserved == untouched.reserved or not roomy
+    allocator.run(range(-1, -len(taken), -1), (), taken)
+    if roomy:
+        for nbytes, _ in requests:
+            assert allocator.malloc(nbytes) == untouched.malloc(nbytes)
+
+
 @pytest.mark.property
 @given(REQUESTS)
 def test_bytes_are_never_lost(requests: list[tuple[int, bool]]) -> None:
@@ -147,8 +191,8 @@ def test_bytes_are_never_lost(requests: list[tuple[int, bool]]) -> None:
             held.append((nbytes, block))
         assert sum(n for n, _ in held) <= allocator.allocated <= allocator.reserved
         assert allocator.reserved % (2 * MIB) == 0
-    blocks = [block for _, block in held if isinstance(block, Block)]
-    places = sorted((block.address, block.address + block.size) for block in blocks)
+    blocks = [block for _, block in held if not isinstance(block, int)]
+    places = sorted((address, address + size) for address, size in blocks)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
     for _, block in held:
         allocator.free(block)

@@ -66,7 +66,7 @@ class Profile:
     def kept_for_backward(self) -> frozenset[int]:
         """Storages made in forward that are still alive at its end."""
         alive: set[int] = set()
-        for start, end, segment in self.stretches():
+        for start, end, segment in self.stretches:
             if segment.phase is not Phase.FORWARD:
                 break
             for event in self.events[start:end]:
@@ -76,35 +76,43 @@ class Profile:
                     alive.discard(-event)
         return frozenset(alive)
 
+    @cached_property
+    def _kinds(self) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+        """The different sizes, per sample and fixed, and which of them each storage has."""
+        number: dict[tuple[int, int], int] = {}
+        of_storage = [number.setdefault(kind, len(number)) for kind in zip(self.per_sample, self.fixed, strict=True)]
+        return tuple(number), tuple(of_storage)
+
     def sizes(self, micro_batch: float, multiprocessors: Multiprocessors = H100) -> list[int]:
         """Bytes of each storage at a micro-batch, as the allocator rounds them."""
-        found = [
-            int((p * micro_batch + f + 511) // 512) * 512 for p, f in zip(self.per_sample, self.fixed, strict=True)
-        ]
+        kinds, of_storage = self._kinds
+        by_kind = [int((p * micro_batch + f + 511) // 512) * 512 for p, f in kinds]
+        found = [by_kind[kind] for kind in of_storage]
         for storage, reduction in self.reductions:
             found[storage] = rounded(reduction.buffer_bytes(micro_batch, multiprocessors))
         return found
 
-    def stretches(self) -> list[tuple[int, int, Segment]]:
+    @cached_property
+    def stretches(self) -> tuple[tuple[int, int, Segment], ...]:
         """Start and end of each segment's events."""
         ends = [s.start for s in self.segments[1:]] + [len(self.events)]
-        return [(s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start]
+        return tuple((s.start, end, s) for s, end in zip(self.segments, ends, strict=True) if end > s.start)
 
     def peaks(self, sizes: list[int]) -> dict[Phase, Instant]:
         """The highest instant of each phase, above what is constant, for storages of these sizes."""
         best: dict[Phase, Instant] = {}
         alive = 0
-        for start, end, segment in self.stretches():
+        for start, end, segment in self.stretches:
+            copies = self.copies if segment.block < 0 else None
             local = top = 0
             at = start
-            for position in range(start, end):
-                event = self.events[position]
+            for position, event in enumerate(self.events[start:end], start):
                 if event > 0:
                     local += sizes[event]
                     if local > top:
                         top, at = local, position
                 else:
-                    local -= sizes[-event] * self._weight(-event, segment)
+                    local -= sizes[-event] * copies[-event] if copies else sizes[-event]
             later = max(0, (segment.repeats - 1) * local)
             found = alive + top + later
             known = best.get(segment.phase)
@@ -128,7 +136,7 @@ class Profile:
                 weight = 1 if event > 0 else self._weight(storage, segment)
                 alive[storage] = alive.get(storage, 0) + (1 if event > 0 else -1) * sizes[storage] * weight * times
 
-        for start, end, segment in self.stretches():
+        for start, end, segment in self.stretches:
             if start <= instant.event < end:
                 if instant.repetition:
                     apply(start, end, segment, instant.repetition)
@@ -141,7 +149,7 @@ class Profile:
         """Label, phase and bytes alive above the constant ones, at the top and the end of every stretch, in order."""
         alive = 0
         points: list[tuple[str, Phase, int]] = []
-        for start, end, segment in self.stretches():
+        for start, end, segment in self.stretches:
             for _ in range(segment.repeats):
                 level = top = alive
                 label = ""
