@@ -147,15 +147,16 @@ class CachingAllocator:
                 address = addresses.pop(0)
                 if not addresses:
                     del free[whole], free_sizes[at]
-                del size_at[address], ending_at[address + whole]
                 rest = whole - size
                 if rest <= SMALL_REQUEST:
-                    size = whole
+                    rest, size = 0, whole
+                    del ending_at[address + whole]
+                del size_at[address]
                 blocks.append((address, size))
                 allocated += size
                 if allocated > peak:  # noqa: PLR1730 - a call
                     peak = allocated
-                if size == whole:
+                if not rest:
                     continue
                 address += size
                 size = rest
@@ -168,16 +169,16 @@ class CachingAllocator:
                 address, size = block
                 allocated -= size
                 end = address + size
-                after = size_at.pop(end, None)
-                if after is not None:
-                    del ending_at[end + after]
+                if end in size_at:
+                    after = size_at.pop(end)
                     self._unlist(end, after)
                     size += after
-                before = ending_at.pop(address, None)
-                if before is not None:
+                if address in ending_at:
+                    before = ending_at.pop(address)
                     self._unlist(before, address - before)
                     size += address - before
                     address = before
+            # Also where what is free there begins, or ends, with what was free there before.
             size_at[address] = size
             ending_at[address + size] = address
             if size in free:
