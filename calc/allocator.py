@@ -56,8 +56,7 @@ class CachingAllocator:
         self.reserved = 0
         self.peak_allocated = 0
         self.peak_reserved = 0
-        self._small_allocated = 0
-        self._small_reserved = 0
+        self._small_free = 0
         self._segments: dict[int, int] = {}
         self._next_address = 0
         # Free blocks: their addresses by size, in order, and the sizes in order; for a block that is freed to find its
@@ -72,7 +71,7 @@ class CachingAllocator:
         made = CachingAllocator(capacity, releases=releases)
         made.allocated, made.reserved = self.allocated, self.reserved
         made.peak_allocated, made.peak_reserved = self.peak_allocated, self.peak_reserved
-        made._small_allocated, made._small_reserved = self._small_allocated, self._small_reserved
+        made._small_free = self._small_free
         made._segments, made._next_address = dict(self._segments), self._next_address
         made._free = {size: list(addresses) for size, addresses in self._free.items()}
         made._free_sizes = list(self._free_sizes)
@@ -124,34 +123,36 @@ class CachingAllocator:
         blocks = [0] if blocks is None else blocks
         # All in one loop: an answer takes ten thousands of events, and calls cost as much as what they do.
         free, free_sizes, size_at, ending_at = self._free, self._free_sizes, self._size_at, self._ending_at
-        allocated, peak = self.allocated, self.peak_allocated
+        allocated, peak, small_free = self.allocated, self.peak_allocated, self._small_free
         for event in events:
             if event > 0:
                 size = sizes[event] or UNIT
                 if size <= SMALL_REQUEST:
-                    if self._small_allocated + size > self._small_reserved:
+                    if size > small_free:
+                        self._small_free = small_free
                         self._reserve(SMALL_SEGMENT)
-                        self._small_reserved += SMALL_SEGMENT
-                    self._small_allocated += size
+                        small_free = self._small_free + SMALL_SEGMENT
+                    small_free -= size
                     blocks.append(size)
                     allocated += size
                     if allocated > peak:  # noqa: PLR1730 - a call
                         peak = allocated
                     continue
                 at = bisect_left(free_sizes, size)
-                if at == len(free_sizes):
-                    self._add_segment(size)
-                    at = -1
-                whole = free_sizes[at]
-                addresses = free[whole]
-                address = addresses.pop(0)
-                if not addresses:
-                    del free[whole], free_sizes[at]
+                if at < len(free_sizes):
+                    whole = free_sizes[at]
+                    addresses = free[whole]
+                    address = addresses.pop(0)
+                    if not addresses:
+                        del free[whole], free_sizes[at]
+                    del size_at[address], ending_at[address + whole]
+                else:
+                    self._small_free = small_free
+                    address, whole = self._segment(size)
+                    small_free = self._small_free
                 rest = whole - size
                 if rest <= SMALL_REQUEST:
                     rest, size = 0, whole
-                    del ending_at[address + whole]
-                del size_at[address]
                 blocks.append((address, size))
                 allocated += size
                 if allocated > peak:  # noqa: PLR1730 - a call
@@ -164,7 +165,7 @@ class CachingAllocator:
                 block = blocks[-event]
                 if isinstance(block, int):
                     allocated -= block
-                    self._small_allocated -= block
+                    small_free += block
                     continue
                 address, size = block
                 allocated -= size
@@ -186,7 +187,7 @@ class CachingAllocator:
             else:
                 free[size] = [address]
                 insort(free_sizes, size)
-        self.allocated, self.peak_allocated = allocated, peak
+        self.allocated, self.peak_allocated, self._small_free = allocated, peak, small_free
         return blocks
 
     def has_room_for(self, sizes: Iterable[int]) -> bool:
@@ -198,7 +199,7 @@ class CachingAllocator:
             else:
                 large += size
         largest = self._free_sizes[-1] if self._free_sizes else 0
-        return large <= largest and self._small_allocated + small <= self._small_reserved
+        return large <= largest and small <= self._small_free
 
     def _unlist(self, address: int, size: int) -> None:
         addresses = self._free[size]
@@ -207,18 +208,15 @@ class CachingAllocator:
         else:
             del self._free[size], self._free_sizes[bisect_left(self._free_sizes, size)]
 
-    def _add_segment(self, size: int) -> None:
-        """A new segment for a request that no free block is large enough for: the largest free block then."""
+    def _segment(self, size: int) -> Block:
+        """A new segment for a request that no free block is large enough for."""
         length = MIDDLE_SEGMENT if size < MIDDLE_REQUEST else (size + LARGE_UNIT - 1) // LARGE_UNIT * LARGE_UNIT
         self._reserve(length)
         address = self._next_address
         # Blocks of different segments are no neighbours.
         self._next_address = address + length + 1
         self._segments[address] = length
-        self._size_at[address] = length
-        self._ending_at[address + length] = address
-        self._free[length] = [address]
-        insort(self._free_sizes, length)
+        return address, length
 
     def _reserve(self, length: int) -> None:
         if self.capacity is not None and self.reserved + length > self.capacity:
@@ -236,8 +234,8 @@ class CachingAllocator:
                 del self._segments[address], self._size_at[address], self._ending_at[address + length]
                 self._unlist(address, length)
                 self.reserved -= length
-        unused = (self._small_reserved - self._small_allocated) // SMALL_SEGMENT * SMALL_SEGMENT
-        self._small_reserved -= unused
+        unused = self._small_free // SMALL_SEGMENT * SMALL_SEGMENT
+        self._small_free -= unused
         self.reserved -= unused
 
 
