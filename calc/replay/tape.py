@@ -126,7 +126,7 @@ class Node:
     def __init__(
         self,
         backward: Callable[[Any], Sequence[Tensor | None]] | None,
-        edges: tuple[Edge | None, ...],
+        edges: Sequence[Edge | None],
         segment: tuple[int, int],
         scope: str,
     ) -> None:
@@ -151,7 +151,7 @@ class Edge(NamedTuple):
 class Tensor:
     """Shape of one sample (batched) or of the whole (fixed), element type, storage, and place in autograd's graph."""
 
-    __slots__ = ("batched", "dtype", "is_view", "node", "output", "shape", "storage")
+    __slots__ = ("batched", "dtype", "is_view", "node", "numel", "output", "shape", "storage")
 
     def __init__(
         self,
@@ -164,6 +164,8 @@ class Tensor:
     ) -> None:
         self.storage = storage
         self.shape = shape
+        self.numel = prod(shape)
+        """Elements of one sample where batched, else of the whole."""
         self.dtype = dtype
         self.batched = batched
         self.node = node
@@ -176,14 +178,9 @@ class Tensor:
         return self.storage.tape
 
     @property
-    def numel(self) -> int:
-        """Elements of one sample where batched, else of the whole."""
-        return prod(self.shape)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of one sample where batched, else of the whole."""
-        return prod(self.shape) * self.dtype.itemsize
+        return self.numel * self.dtype.itemsize
 
     @property
     def requires_grad(self) -> bool:
@@ -276,13 +273,13 @@ class Tape:
         if self._phantom:
             return Tensor(Storage(self, 0), shape, dtype, batched)
         index = len(self.per_sample)
-        nbytes = prod(shape) * dtype.itemsize
-        self.per_sample.append(nbytes if batched else 0)
-        self.fixed.append(0 if batched else nbytes)
+        made = Tensor(Storage(self, index), shape, dtype, batched)
+        self.per_sample.append(made.nbytes if batched else 0)
+        self.fixed.append(0 if batched else made.nbytes)
         self.labels.append(self.scope)
         self.copies.append(self._block[1])
         self.events.append(index)
-        return Tensor(Storage(self, index), shape, dtype, batched)
+        return made
 
     def like(self, tensor: Tensor, dtype: Dtype | None = None) -> Tensor:
         """A new tensor of the same shape."""
@@ -418,7 +415,7 @@ class Tape:
         """`record` for an operation with several outputs: ``backward`` takes the list of their gradients."""
         if not self.recording:
             return outs
-        edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
+        edges = [None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs]
         if not any(edges):
             return outs
         node = Node(backward, edges, self._block, self.scope)
@@ -662,7 +659,7 @@ class Tape:
             self._nodes, self._casts = outer_nodes, outer_casts
             return sinks
 
-        edges = tuple(None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs)
+        edges = [None if i.node is None else Edge(i.node, i.output, i.dtype, i.numel, i.batched) for i in inputs]
         node = Node(backward, edges, self._block, self.scope)
         node.owns_gradient = True
         node.outputs = len(outs)

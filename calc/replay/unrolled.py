@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from calc.replay.tape import Phase, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from calc.replay.profile import Profile
 
 
@@ -40,23 +38,11 @@ def unrolled(profile: Profile) -> Unrolled:
     counterparts = _counterparts(stretches)
     taken = 0
     held: dict[int, list[int]] = {}
-    passes: dict[Phase, array[int]] = {}
-
-    def drops(storage: int, segment: Segment, repetition: int) -> Iterable[int]:
-        places = held.get(storage)
-        if segment.block < 0:
-            while places:
-                yield -places.pop()
-            return
-        if not places and repetition and storage in counterparts:
-            # A later repetition drops its predecessor's tensor, which the log names by the first one's.
-            places = held.get(counterparts[storage])
-        if places:
-            yield -places.pop()
-
+    passes: dict[Phase, list[int]] = {}
     for stretch in stretches:
         segment = stretch.segment
-        events = passes.setdefault(segment.phase, array("i"))
+        in_block = segment.block >= 0
+        events = passes.setdefault(segment.phase, [])
         for repetition in range(segment.repeats):
             whole = repetition in (0, 1, segment.repeats - 1)
             for event in stretch.events if whole else stretch.lasting:
@@ -64,9 +50,19 @@ def unrolled(profile: Profile) -> Unrolled:
                     taken += 1
                     held.setdefault(event, []).append(taken)
                     events.append(event)
-                else:
-                    events.extend(drops(-event, segment, repetition))
-    return Unrolled(passes, array("i", [-place for places in held.values() for place in reversed(places)]))
+                    continue
+                places = held.get(-event)
+                if not in_block:
+                    while places:
+                        events.append(-places.pop())
+                    continue
+                if not places and repetition and -event in counterparts:
+                    # A later repetition drops its predecessor's tensor, which the log names by the first one's.
+                    places = held.get(counterparts[-event])
+                if places:
+                    events.append(-places.pop())
+    left = array("i", [-place for places in held.values() for place in reversed(places)])
+    return Unrolled({phase: array("i", events) for phase, events in passes.items()}, left)
 
 
 def _cut(profile: Profile) -> list[_Stretch]:
