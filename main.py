@@ -1,8 +1,21 @@
 """Starts the page's Python (MicroPython, main thread), in steps between which the page reacts."""
 
 import asyncio
+import os
 
-from page.breath import breath
+
+def unpack(name: str) -> None:
+    """Write out what the build packed: for each file a line with its name and size, then its bytes."""
+    os.mkdir("page")
+    with open(name, "rb") as pack:
+        while line := pack.readline().split():
+            with open(line[0], "wb") as file:
+                file.write(pack.read(int(line[1])))
+
+
+unpack("page.pack")
+
+from page.breath import breath  # noqa: E402 - now it is there
 
 # What page/app.py imports, what is imported by others first: each is a step.
 MODULES = "words format html link fields files combobox form embedding keep runtime app".split()

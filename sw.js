@@ -9,15 +9,26 @@ importScripts(
   "vendor/workbox/workbox-precaching.prod.js",
 );
 
-// The build puts the list of files here: [{ url, revision, integrity }, ...].
+// The build puts the list of files here: [{ url, revision, integrity, unpacked }, ...]. What comes compressed is stored
+// unpacked, since every start would unpack it again; such a file's `unpacked` is the hash of that.
 const FILES = self.__WB_MANIFEST;
+const PACKED = new Set(FILES.filter(({ unpacked }) => unpacked).map(({ url }) => new URL(url, location).pathname));
+
+async function asStored(url, response) {
+  if (!PACKED.has(new URL(url, location).pathname)) return response;
+  const bytes = await new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  return new Response(bytes, { headers: { "x-unpacked": "gzip", "content-type": "application/octet-stream" } });
+}
 
 // The cache's name ends with the folder that this worker serves, which Workbox adds.
 workbox.core.setCacheNameDetails({ prefix: "batch-size-optimizer" });
 workbox.core.clientsClaim();
 workbox.precaching.addPlugins([
-  // The page has just fetched the same files: let the browser ask whether they changed rather than fetch them again.
-  { requestWillFetch: async ({ request }) => new Request(request, { cache: "no-cache" }) },
+  {
+    // The page has just fetched the same files: let the browser ask whether they changed rather than fetch them again.
+    requestWillFetch: async ({ request }) => new Request(request, { cache: "no-cache" }),
+    cacheWillUpdate: async ({ request, response }) => (response.ok ? asStored(request.url, response) : null),
+  },
 ]);
 workbox.precaching.precacheAndRoute(FILES, {
   cleanURLs: false,
@@ -33,13 +44,13 @@ const sha256 = async (response) => {
 // Fetches again each file whose stored copy is missing or damaged. Throws where one cannot be had.
 async function repair() {
   const cache = await caches.open(workbox.core.cacheNames.precache);
-  for (const { url, integrity } of FILES) {
+  for (const { url, integrity, unpacked } of FILES) {
     const key = workbox.precaching.getCacheKeyForURL(url);
     const stored = await cache.match(key);
-    if (stored && (await sha256(stored)) === integrity) continue;
+    if (stored && (await sha256(stored)) === (unpacked ?? integrity)) continue;
     const fresh = await fetch(url, { integrity, cache: "reload" });
     if (!fresh.ok) throw new Error(`${url} answered ${fresh.status}`);
-    await cache.put(key, fresh);
+    await cache.put(key, await asStored(url, fresh));
   }
 }
 

@@ -40,7 +40,6 @@ def page_in_its_place(route: Route) -> None:
     [
         ("vendor/pyscript/core.js", missing),
         ("main.py", missing),
-        ("pyscript.toml", missing),
         ("calc/worker.py", page_in_its_place),
         ("static/interpreter.mjs", missing),
         ("vendor/pyodide/pyodide.asm.wasm", truncated),

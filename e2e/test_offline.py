@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -113,7 +114,7 @@ def test_everything_works_with_the_server_gone(browser: Browser, host: Host) -> 
 
 
 def test_the_ordinary_start_works_with_the_server_gone_too(browser: Browser, host: Host) -> None:
-    host.publish("vendor/snapshot/calc.bin", b"damaged")
+    host.publish("vendor/snapshot/calc.bin", gzip.compress(b"damaged"))
     with visited(browser, host) as (context, first):
         first.close()
         host.stop()
@@ -167,7 +168,7 @@ def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host
     [
         ("vendor/snapshot/runtime.bin", "cache.put(key, new Response('damaged'))"),
         ("vendor/pyodide/pyodide.asm.wasm", "cache.delete(key)"),
-        ("page/format.mpy", "cache.put(key, new Response('damaged'))"),
+        ("page.pack", "cache.put(key, new Response('damaged'))"),
     ],
 )
 def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, name: str, damage: str) -> None:

@@ -8,11 +8,10 @@ from pyscript import document, window, workers
 from pyscript.ffi import create_proxy
 
 WORKER = "calc"
-# What the worker starts from besides the runtime; PyScript says nothing when one of them is missing.
-CONFIGURATION = "pyscript.toml"
-STARTING_FILES = ("calc/worker.py", "static/interpreter.mjs", "static/snapshot.mjs")
+# What the worker starts from besides the runtime; PyScript does not say when one of them is missing.
+WORKER_FILE = "calc/worker.py"
+STARTING_FILES = (WORKER_FILE, "static/interpreter.mjs", "static/snapshot.mjs", "static/carrier.mjs")
 
-LOOK_SECONDS = 0.01
 START_SECONDS = 60
 ANSWER_SECONDS = 30
 FIGURES_SECONDS = 60
@@ -46,21 +45,6 @@ async def _response(path: str) -> Any:
     return response
 
 
-def _worker_script(name: str) -> Any:
-    """Put the element into the page from which PyScript starts a worker."""
-    script = document.createElement("script")
-    for attribute, value in (
-        ("type", "py"),
-        ("worker", ""),
-        ("name", name),
-        ("src", "./calc/worker.py"),
-        ("config", "./pyscript.toml"),
-    ):
-        script.setAttribute(attribute, value)
-    document.body.append(script)
-    return script
-
-
 class Runtime:
     """One worker at a time. After a failure, `start` gives a new one; what the old one still says is ignored."""
 
@@ -71,9 +55,13 @@ class Runtime:
 
     async def start(self, progress: Any) -> None:
         """Start a worker that has said hello, or say which of its files is missing."""
-        # Without its configuration PyScript would look for Python elsewhere.
-        await _response(CONFIGURATION)
-        await asyncio.gather(self._start(progress), *[_response(path) for path in STARTING_FILES])
+        try:
+            # PyScript would run what comes in its place.
+            await asyncio.gather(self._start(progress), _response(WORKER_FILE))
+        except Failure:
+            for path in STARTING_FILES:
+                await _response(path)
+            raise
 
     async def _start(self, progress: Any) -> None:
         self.worker = await self._limited(self._new_worker(progress), START_SECONDS, "Python did not start")
@@ -81,19 +69,19 @@ class Runtime:
 
     async def _new_worker(self, progress: Any) -> Any:
         name = f"{WORKER}-{self.generation}" if self.generation else WORKER
-        # static/early.js has started the first one already where the browser keeps its files.
-        self.script = document.querySelector(f'script[name="{name}"]') or _worker_script(name)
+        # static/early.js has started the first one already.
+        self.script = document.querySelector(f'script[name="{name}"]') or window.startWorker(name)
         settled = asyncio.Event()
         said = {}
 
         def heard(event: Any) -> None:
-            """Take in what static/interpreter.mjs says; everything else is PyScript's own."""
-            if hasattr(event.data, "total"):
-                done, total = event.data.done, event.data.total
-                progress("Loading Python" if done < total else "Starting Python")(done, total)
-            elif hasattr(event.data, "failed"):
-                said["failed"] = event.data.failed
+            """Take in what the worker says while it starts."""
+            if event.detail.failed:
+                said["failed"] = event.detail.failed
                 settled.set()
+            else:
+                done, total = event.detail.done, event.detail.total
+                progress("Loading Python" if done < total else "Starting Python")(done, total)
 
         async def ready() -> None:
             try:
@@ -103,9 +91,9 @@ class Runtime:
             settled.set()
 
         asyncio.create_task(ready())
-        while not hasattr(self.script, "xworker"):  # noqa: ASYNC110 - PyScript tells nobody when it has made it
-            await asyncio.sleep(LOOK_SECONDS)
-        self.script.xworker.addEventListener("message", create_proxy(heard))
+        self.script.addEventListener("said", create_proxy(heard))
+        if getattr(self.script, "failed", ""):
+            raise Failure("Python could not start in this browser.", self.script.failed)
         await settled.wait()
         if "failed" in said:
             raise Failure("Python could not start in this browser.", said["failed"])

@@ -1,5 +1,4 @@
-// Before Python: the theme, so that nothing flashes, a message when Python's own start fails, and the worker's start where
-// nothing has to come over the network.
+// Before Python: the theme, so that nothing flashes, a message when Python's own start fails, and the start of the worker.
 (() => {
   const root = document.documentElement;
   const wanted = new URLSearchParams(location.hash.slice(1)).get("theme");
@@ -12,6 +11,7 @@
   if (document.readyState === "loading" && matchMedia("(max-width: 60rem)").matches) root.dataset.folded = "";
 
   const START_SECONDS = 30;
+  const LOOK_MILLISECONDS = 5;
   const say = (text, { alone = false } = {}) => {
     if (root.dataset.app !== "static") return;
     const alert = document.getElementById("alert");
@@ -48,12 +48,46 @@
   addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
   // PyScript says in the console alone that the page's program is missing.
   fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
-  // At a first visit the form comes first: main.py starts the worker once it reacts. Later the worker need not wait.
-  if (navigator.serviceWorker?.controller) {
+
+  // Starts a worker that runs calc/worker.py, and beside it the one that brings its snapshot. The element from which
+  // PyScript makes it hears of both as `said` events.
+  globalThis.startWorker = (name) => {
     const script = document.createElement("script");
-    const attributes = { type: "py", worker: "", name: "calc", src: "./calc/worker.py", config: "./pyscript.toml" };
-    for (const [name, value] of Object.entries(attributes)) script.setAttribute(name, value);
+    const version = new URL("./static/interpreter.mjs", document.baseURI).href;
+    const attributes = { type: "pyodide", worker: "", name, src: "./calc/worker.py", version, config: "{}" };
+    for (const [key, value] of Object.entries(attributes)) script.setAttribute(key, value);
+    const heard = ({ data }) => {
+      if (!data?.total && !data?.failed) return;
+      const { done = 0, total = 0, failed = "" } = data;
+      script.failed = failed;
+      script.dispatchEvent(new CustomEvent("said", { detail: { done, total, failed } }));
+    };
+    const carrier = new Worker("./static/carrier.mjs", { type: "module" });
+    let broken = "";
+    carrier.addEventListener("message", heard);
+    carrier.addEventListener("error", (event) => {
+      event.preventDefault();
+      broken = event.message || "static/carrier.mjs did not load";
+    });
+    const asked = ({ data, ports: [port] }) => {
+      if (data?.wants !== "snapshot") return;
+      if (broken) port.postMessage({ failed: broken });
+      else carrier.postMessage("answer", [port]);
+    };
+    const listen = () => {
+      if (!script.xworker) return setTimeout(listen, LOOK_MILLISECONDS);
+      script.xworker.addEventListener("message", asked);
+      script.xworker.addEventListener("message", heard);
+    };
+    // PyScript tells nobody when it has made it.
+    listen();
     document.head.append(script);
+    return script;
+  };
+  // At a first visit the form comes first: page/runtime.py starts the worker once it reacts. Later the worker need not
+  // wait, since nothing has to come over the network: only for the first paint.
+  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") {
+    requestAnimationFrame(() => setTimeout(globalThis.startWorker, 0, "calc"));
   }
   setTimeout(() => fail(`nothing happened for ${START_SECONDS} seconds.`), START_SECONDS * 1000);
 })();

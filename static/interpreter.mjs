@@ -14,39 +14,25 @@ const fetched = async (path) => {
   return response;
 };
 
-// Tells the page how many bytes of all files have come, not at every one: each time the page is painted anew.
-const REPORTS = 20;
-const coming = { done: 0, total: 0 };
-let reported = 0;
-const counting = () =>
-  new TransformStream({
-    transform(chunk, controller) {
-      coming.done += chunk.length;
-      if (coming.done === coming.total || coming.done - reported > coming.total / REPORTS) {
-        reported = coming.done;
-        postMessage(coming);
-      }
-      controller.enqueue(chunk);
-    },
+// What static/carrier.mjs brings, as promises: a failure counts where each is used. The page, which started it, tells it
+// where to answer.
+function carried() {
+  const { port1, port2 } = new MessageChannel();
+  const [description, unpacked, modules] = ["description", "unpacked", "modules"].map((part) => {
+    const promise = new Promise((resolve, reject) =>
+      port1.addEventListener("message", ({ data }) => {
+        if (part in data) resolve(data[part]);
+        if ("failed" in data) reject(new Error(data.failed));
+      }),
+    );
+    promise.catch(() => {});
+    return promise;
   });
-
-// The files are compressed themselves, so that it does not take a host that does it.
-async function unpacked(path) {
-  const { body, headers } = await fetched(path);
-  coming.total += Number(headers.get("content-length"));
-  return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
+  port1.start();
+  postMessage({ wants: "snapshot" }, [port2]);
+  return { description, unpacked: unpacked.then((parts) => ({ ...parts, modules })) };
 }
 
-// Asked for before anything else runs here. A failure counts where the file is used.
-const early = (promise) => {
-  promise.catch(() => {});
-  return promise;
-};
-const files = {
-  description: early(fetched("vendor/snapshot/start.json").then((response) => response.json())),
-  runtime: early(unpacked("vendor/snapshot/runtime.bin")),
-  calc: early(unpacked("vendor/snapshot/calc.bin")),
-};
 // While the worker waits, since Python's import does.
 function fetchedNow(path) {
   const request = new XMLHttpRequest();
@@ -58,9 +44,10 @@ function fetchedNow(path) {
 }
 
 async function startFromSnapshot(options) {
+  const { description, unpacked } = carried();
   // What Python imports lies in the snapshot already: the standard library comes when something else is asked for.
   const stdLibURL = at("vendor/snapshot/none.zip");
-  const { python, linked } = await start({ ...options, indexURL, stdLibURL }, files);
+  const { python, linked } = await start({ ...options, indexURL, stdLibURL }, description, unpacked);
   // The packages are there but for their libraries, which are on their way.
   python.loadPackage = () => linked;
   const packages = Object.entries(python.lockfile.packages);

@@ -1,93 +1,24 @@
 // Starts Pyodide from the boot snapshot that tools/snapshot.mjs made: the memory of a Pyodide that has imported all that
 // the page's worker needs. Throws where anything is not as it was when the snapshot was made; the caller then starts the
 // ordinary way.
-//
-// A snapshot is three files. start.json is what is needed first: the ids of the others, Pyodide's own header, sizes.
-// runtime.bin and calc.bin are compressed with gzip:
-//   4 bytes    the size of what follows, little-endian
-//   JSON       what the file holds and where it belongs
-//   the rest   files, blocks of memory, libraries (runtime.bin alone)
-// Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
 import * as pyodide from "../vendor/pyodide/pyodide.mjs";
 
-// Large: what is fetched besides does not wait for it.
-const loading = import("../vendor/pyodide/pyodide.asm.mjs");
-loading.catch(() => {});
-
 const PAGE_BYTES = 65536;
-const BLOCK_BYTES = 1024;
-
-// Reads a given number of bytes at a time from a stream.
-class Pieces {
-  constructor(stream) {
-    this.reader = stream.getReader();
-    this.chunk = new Uint8Array();
-  }
-
-  async take(size) {
-    const piece = new Uint8Array(size);
-    for (let filled = 0; filled < size; ) {
-      if (!this.chunk.length) {
-        const { value, done } = await this.reader.read();
-        if (done) throw new Error("the snapshot ends too early");
-        this.chunk = value;
-      }
-      const part = this.chunk.subarray(0, size - filled);
-      piece.set(part, filled);
-      filled += part.length;
-      this.chunk = this.chunk.subarray(part.length);
-    }
-    return piece;
-  }
-
-  async description() {
-    const [size] = new Uint32Array((await this.take(4)).buffer);
-    return JSON.parse(new TextDecoder().decode(await this.take(size)));
-  }
-}
-
-async function readFilesAndBlocks(pieces, description) {
-  const files = [];
-  for (const { path, fileSize } of description.files) files.push({ path, content: await pieces.take(fileSize) });
-  const { blocks } = description;
-  return { files, memory: { blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) } };
-}
-
-// Takes runtime.bin apart as it comes. The libraries come last, and nothing waits for them but `modules`.
-async function readRuntime(stream) {
-  const pieces = new Pieces(stream);
-  const description = await pieces.description();
-  const rest = await readFilesAndBlocks(pieces, description);
-  const compile = async () => {
-    const modules = [];
-    for (const { fileSize } of description.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
-    return Promise.all(modules);
-  };
-  return { ...description, ...rest, modules: compile() };
-}
-
-async function readCalc(stream) {
-  const pieces = new Pieces(stream);
-  const description = await pieces.description();
-  return { ...description, ...(await readFilesAndBlocks(pieces, description)) };
-}
 
 // Makes memory what it was; `initial` is what the module's code wrote before anything ran.
-function restoreMemory(module, initial, { memoryBytes, trampoline }, layers) {
+function restoreMemory(module, initial, trampoline, { memory, ranges }) {
   const ownTrampoline = module.HEAPU32[trampoline >> 2];
   const used = module.HEAPU32[module._emscripten_get_sbrk_ptr() >> 2];
+  const [words, changes] = [initial, memory].map(({ buffer }) => new Uint32Array(buffer, 0, initial.length / 4));
+  for (let i = 0; i < words.length; i++) words[i] ^= changes[i];
   module.HEAPU8.fill(0, initial.length, used);
   module.HEAPU8.set(initial);
-  const words = new Uint32Array(module.HEAPU8.buffer, 0, memoryBytes / 4);
-  const perBlock = BLOCK_BYTES / 4;
-  for (const { blocks, content } of layers) {
-    const changes = new Uint32Array(content.buffer);
-    blocks.forEach((block, i) => {
-      for (let to = block * perBlock, from = i * perBlock, end = from + perBlock; from < end; ) words[to++] ^= changes[from++];
-    });
+  for (const [start, end] of ranges) {
+    const from = Math.max(start, initial.length);
+    if (from < end) module.HEAPU8.set(memory.subarray(from, end), from);
   }
   // A helper that only some engines have; where it is, this start has put it into the table.
-  words[trampoline >> 2] = ownTrampoline;
+  module.HEAPU32[trampoline >> 2] = ownTrampoline;
 }
 
 // Keeps the libraries' places in the table of functions that pointers index.
@@ -131,12 +62,13 @@ function link(module, table, { libraries, pointers, addresses }, modules) {
   for (const [index, library, symbol] of pointers) table.set(index, loadedLibsByName[library].exports[symbol]);
 }
 
-// Starts Pyodide with these options. The files may be on their way: `description` is start.json's content, `runtime` and
-// `calc` are streams of the unpacked bytes. Gives Python, and a promise of its libraries.
-export async function start(options, { description, runtime: runtimeStream, calc: calcStream }) {
-  const reading = Promise.all([description, runtimeStream.then(readRuntime), calcStream.then(readCalc)]);
+// Starts Pyodide with these options from start.json's content and what static/unpack.mjs gives: each may be a promise.
+// Gives Python, and a promise of its libraries.
+export async function start(options, description, unpacking) {
   // Awaited further down; without this a failure before then would count as handled by nobody.
-  reading.catch(() => {});
+  unpacking.catch(() => {});
+  const loading = import("../vendor/pyodide/pyodide.asm.mjs");
+  loading.catch(() => {});
   let linked;
 
   const createModule = async (settings) => {
@@ -164,16 +96,16 @@ export async function start(options, { description, runtime: runtimeStream, calc
         });
     });
     const { default: createPyodideModule } = await loading;
-    const making = Promise.all([createPyodideModule(settings), reading]);
-    const [module, [, runtime, calc]] = await Promise.race([broken, making]);
-    if (runtime.id !== expected.runtime || calc.id !== expected.calc) throw new Error("its files are of different versions");
-    reserve(table, runtime);
-    restoreMemory(module, initial, expected, [runtime.memory, calc.memory]);
-    for (const { path, content } of [...runtime.files, ...calc.files]) {
+    const making = Promise.all([createPyodideModule(settings), unpacking]);
+    const [module, { ids, links, files, modules, ...heap }] = await Promise.race([broken, making]);
+    if (ids.runtime !== expected.runtime || ids.calc !== expected.calc) throw new Error("its files are of different versions");
+    reserve(table, links);
+    restoreMemory(module, initial, expected.trampoline, heap);
+    for (const { path, content } of files) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);
     }
-    linked = runtime.modules.then((modules) => link(module, table, runtime, modules));
+    linked = modules.then((compiled) => link(module, table, links, compiled));
     linked.catch(() => {});
     return module;
   };

@@ -25,7 +25,7 @@ from page import fields, link, sections, words
 from page import format as shown
 from page.effect import effect
 from page.html import tag
-from tools.build import MICROPYTHON, main_thread_modules
+from tools.build import MAIN_THREAD_MODULES, MICROPYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def main_thread_files() -> list[str]:
-    return ["main.py", *(f"page/{name}.py" for name in main_thread_modules())]
+    return ["main.py", *(f"page/{name}.py" for name in (*MAIN_THREAD_MODULES, "typing"))]
 
 
 def test_micropython_says_the_same_as_cpython(tmp_path: Path) -> None:
@@ -156,21 +156,21 @@ def imports(path: Path) -> set[str]:
 
 
 def test_the_main_thread_imports_only_what_micropython_has() -> None:
-    allowed = {"asyncio", "json", "math", "page", "pyscript", "typing"}
+    allowed = {"asyncio", "os", "json", "math", "page", "pyscript", "typing"}
     for name in main_thread_files():
         assert {module.partition(".")[0] for module in imports(ROOT / name)} <= allowed, name
 
 
-def test_the_page_fetches_exactly_the_modules_that_its_main_thread_imports() -> None:
-    fetched = set(main_thread_modules())
-    assert "app" in fetched
+def test_the_build_packs_exactly_the_modules_that_its_main_thread_imports() -> None:
+    packed = {*MAIN_THREAD_MODULES, "typing"}
+    assert "app" in packed
     wanted = {"__init__", "app", "typing"}
-    for name in fetched:
+    for name in packed:
         wanted |= {module.removeprefix("page.") for module in imports(ROOT / f"page/{name}.py") if "page." in module}
-    assert fetched == wanted
+    assert packed == wanted
     steps = re.search(r'MODULES = "(.*)"', (ROOT / "main.py").read_text())
     assert steps
-    assert set(steps[1].split()) <= fetched
+    assert set(steps[1].split()) <= packed
 
 
 def test_the_byte_code_is_that_of_the_shipped_micropython() -> None:

