@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calc import explained_rows
 from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -277,8 +278,8 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
     list[dict]
         ``id``, ``label``, ``change``, ``risk``, ``source``; ``saved_bytes`` at the scenario's micro-batch;
         ``max_micro_batch`` and ``batch_gained``; ``speed_ratio``: samples per second at the change's largest batch over
-        those at the scenario's own (None where either does not fit). Most batch gained first, then the faster, then the
-        more saved. A change that the model or card refuses is left out.
+        those at the scenario's own (None where either does not fit); ``explanations`` of these numbers. Most batch
+        gained first, then the faster, then the more saved. A change that the model or card refuses is left out.
     """
     at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
     base = evaluate(at_largest)
@@ -292,6 +293,7 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
             same = evaluate({**changed, "micro_batch": micro_batch})
         except ScenarioError:
             continue
+        rates = _rates(base, largest)
         rows.append(
             {
                 "id": lever.id,
@@ -302,7 +304,14 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
                 "saved_bytes": _peak(base_same) - _peak(same),
                 "max_micro_batch": largest["max_micro_batch"],
                 "batch_gained": largest["max_micro_batch"] - base["max_micro_batch"],
-                "speed_ratio": _speed_ratio(largest, base),
+                "speed_ratio": rates[1] / rates[0] if rates else None,
+                "explanations": explained_rows.lever(
+                    largest=(base["max_micro_batch"], largest["max_micro_batch"]),
+                    reserved_bytes=(_peak(base_same), _peak(same)),
+                    micro_batch=micro_batch,
+                    rates=rates,
+                    rates_of="samples" if _length(base) == _length(largest) else "tokens",
+                ),
             }
         )
     rows.sort(key=lambda row: (-row["batch_gained"], -(row["speed_ratio"] or 0), -row["saved_bytes"]))
@@ -390,9 +399,15 @@ def _until_fits(scenario: Mapping[str, Any], order: tuple[str, ...], evaluate: E
     return None
 
 
-def _speed_ratio(changed: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
-    """Compare samples per second, or tokens per second where the change is the length of a sample."""
+def _length(result: Mapping[str, Any]) -> int:
+    return int(result["scenario"].get("sequence_length") or 1)
+
+
+def _rates(base: Mapping[str, Any], changed: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Samples per second without a change and with it, or tokens where the change is the length of a sample."""
     if not (changed["max_micro_batch"] and base["max_micro_batch"] and base.get("samples_per_second")):
         return None
-    length, base_length = (result["scenario"].get("sequence_length") or 1 for result in (changed, base))
-    return float(changed["samples_per_second"] * length / (base["samples_per_second"] * base_length))
+    before, after = base["samples_per_second"], changed["samples_per_second"]
+    if _length(base) == _length(changed):
+        return before, after
+    return before * _length(base), after * _length(changed)

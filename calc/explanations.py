@@ -59,25 +59,26 @@ def explanations(scenario: Scenario, memory: StepMemory, result: Mapping[str, An
     return {place: asdict(explanation) for place, explanation in found.items()}
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Four digits that mean something, thousands apart."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _gib(nbytes: int) -> str:
+def gib_text(nbytes: int) -> str:
+    """Bytes in GiB, the unit left to the sentence."""
     return f"{nbytes / GIB:.2f}"
 
 
 def _sum_gib(nbytes: list[int], total: int) -> str:
-    return f"{' + '.join(_gib(n) for n in nbytes)} = {_gib(total)} GiB"
+    return f"{' + '.join(gib_text(n) for n in nbytes)} = {gib_text(total)} GiB"
 
 
-def _sum_seconds(parts: Mapping[str, float], names: tuple[tuple[str, str], ...], total: float) -> tuple[str, str]:
+def sum_seconds_text(parts: Mapping[str, float], names: tuple[tuple[str, str], ...], total: float) -> tuple[str, str]:
     """The names of the parts that there are, and their seconds with the total."""
     there = [(words, parts[name]) for name, words in names if parts[name]]
     unit, name = (1, "s") if total >= 1 else (1000, "ms")
-    values = " + ".join(_number(seconds * unit) for _, seconds in there)
-    return " + ".join(words for words, _ in there), f"{values} = {_number(total * unit)} {name}"
+    values = " + ".join(number_text(seconds * unit) for _, seconds in there)
+    return " + ".join(words for words, _ in there), f"{values} = {number_text(total * unit)} {name}"
 
 
 def _memory(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> Iterator[tuple[str, Explanation]]:
@@ -128,7 +129,8 @@ def _memory(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
         "memory.limit_bytes",
         Explanation(
             "memory that torch sees on the card \u2212 what the allocator cannot use",
-            f"{_gib(gpu['memory_bytes'])} \u2212 {_gib(gpu['overhead_bytes'])} = {_gib(shown['limit_bytes'])} GiB",
+            f"{gib_text(gpu['memory_bytes'])} \u2212 {gib_text(gpu['overhead_bytes'])} = "
+            f"{gib_text(shown['limit_bytes'])} GiB",
             overhead_source,
         ),
     )
@@ -136,7 +138,7 @@ def _memory(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
         "gpu.memory_bytes",
         Explanation(
             "bytes that torch sees on the card \u00f7 2^30; a GB on the box is 10^9 bytes",
-            f"{gpu['memory_bytes']:,} \u00f7 2^30 = {_gib(gpu['memory_bytes'])} GiB",
+            f"{gpu['memory_bytes']:,} \u00f7 2^30 = {gib_text(gpu['memory_bytes'])} GiB",
             card.sources["visible"] if card is not None else "as the scenario gives it",
         ),
     )
@@ -163,13 +165,13 @@ def _batch(_scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
     largest, limit = result["max_micro_batch"], result["memory"]["limit_bytes"]
     safe, optimistic = result["max_micro_batch_safe"], result["max_micro_batch_optimistic"]
     needs = result["next_needs_bytes"]
-    lacks = "" if needs is None else f"; {largest + 1:,} lacks {_gib(needs)} GiB"
+    lacks = "" if needs is None else f"; {largest + 1:,} lacks {gib_text(needs)} GiB"
     yield (
         "max_micro_batch",
         Explanation(
             "the largest micro-batch for which the allocator finds room for every request of a step; where it runs "
             "short it gives cached memory back first, as torch does",
-            f"{largest:,} within {_gib(limit)} GiB{lacks}",
+            f"{largest:,} within {gib_text(limit)} GiB{lacks}",
             ALLOCATOR,
         ),
     )
@@ -186,9 +188,9 @@ def _batch(_scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
         "max_micro_batch_optimistic",
         Explanation(
             "the largest micro-batch whose tensors alone fit, as if memory were never fragmented",
-            f"{_gib(memory.requested_peak(optimistic))} of {_gib(limit)} GiB at {optimistic:,}"
+            f"{gib_text(memory.requested_peak(optimistic))} of {gib_text(limit)} GiB at {optimistic:,}"
             if optimistic
-            else f"one sample needs {_gib(memory.requested_peak(1))} of {_gib(limit)} GiB",
+            else f"one sample needs {gib_text(memory.requested_peak(1))} of {gib_text(limit)} GiB",
             REPLAY,
         ),
     )
@@ -198,7 +200,7 @@ def _batch(_scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
             Explanation(
                 "how much larger the card would have to be for one sample more: what its tensors lack or, where only "
                 "the allocator's order stands in the way, a size at which it finds room",
-                f"micro-batch {largest + 1:,} lacks {_gib(needs)} GiB beyond {_gib(limit)} GiB",
+                f"micro-batch {largest + 1:,} lacks {gib_text(needs)} GiB beyond {gib_text(limit)} GiB",
                 ALLOCATOR,
             ),
         )
@@ -210,7 +212,7 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
         return
     scaling = result["scaling"]
     parts, names = (scaling["parts"], SHARED_STEP_PARTS) if scaling else (time, STEP_PARTS)
-    formula, values = _sum_seconds(parts, names, seconds)
+    formula, values = sum_seconds_text(parts, names, seconds)
     yield "step_seconds", Explanation(formula, values, ROOFLINE)
     passes, replicas, rate = time["accumulation_steps"], scenario.layout.data, result["samples_per_second"]
     factors = [("micro-batch", result["micro_batch"])]
@@ -220,7 +222,7 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
         "samples_per_second",
         Explanation(
             TIMES.join(words for words, _ in factors) + " \u00f7 seconds of a step",
-            TIMES.join(f"{value:,}" for _, value in factors) + f" \u00f7 {_number(seconds)} = {_number(rate)}",
+            TIMES.join(f"{value:,}" for _, value in factors) + f" \u00f7 {number_text(seconds)} = {number_text(rate)}",
             DEFINITION,
         ),
     )
@@ -230,7 +232,7 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
             "tokens_per_second",
             Explanation(
                 "samples a second \u00d7 sequence length",
-                f"{_number(rate)} \u00d7 {length:,} = {_number(rate * length)}",
+                f"{number_text(rate)} \u00d7 {length:,} = {number_text(rate * length)}",
                 DEFINITION,
             ),
         )
@@ -243,8 +245,8 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
             Explanation(
                 "operations of a step, recomputed ones not counted \u00f7 seconds of a step on one GPU \u00f7 the data "
                 "sheet's dense rate",
-                f"{operations:.4g} \u00f7 {_number(alone)} s \u00f7 {peak:.4g}/s = "
-                f"{_number(100 * time['model_flops_utilization'])} %",
+                f"{operations:.4g} \u00f7 {number_text(alone)} s \u00f7 {peak:.4g}/s = "
+                f"{number_text(100 * time['model_flops_utilization'])} %",
                 "Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B",
             ),
         )
@@ -262,7 +264,7 @@ def _accumulation(
         "accumulation.update_seconds",
         Explanation(
             "forward and backward of every pass + one optimizer step, on one GPU",
-            f"{steps:,} {'passes' if steps > 1 else 'pass'} of {micro_batch:,} samples: {_number(update)} s",
+            f"{steps:,} {'passes' if steps > 1 else 'pass'} of {micro_batch:,} samples: {number_text(update)} s",
             ROOFLINE,
         ),
     )
@@ -270,8 +272,8 @@ def _accumulation(
         "accumulation.sample_seconds",
         Explanation(
             "one update \u00f7 its samples on this GPU",
-            f"{_number(1000 * update)} ms \u00f7 ({micro_batch:,} \u00d7 {steps:,}) = "
-            f"{_number(1000 * found['sample_seconds'])} ms",
+            f"{number_text(1000 * update)} ms \u00f7 ({micro_batch:,} \u00d7 {steps:,}) = "
+            f"{number_text(1000 * found['sample_seconds'])} ms",
             DEFINITION,
         ),
     )
@@ -280,7 +282,7 @@ def _accumulation(
         "accumulation.sample_seconds_single",
         Explanation(
             "an update after every pass \u00f7 the samples of a pass: here the optimizer runs each time",
-            f"{_number(1000 * single * micro_batch)} ms \u00f7 {micro_batch:,} = {_number(1000 * single)} ms",
+            f"{number_text(1000 * single * micro_batch)} ms \u00f7 {micro_batch:,} = {number_text(1000 * single)} ms",
             ROOFLINE,
         ),
     )
@@ -298,7 +300,7 @@ def _critical_batch(
                 f"convergence.critical_batch.{end}",
                 Explanation(
                     f"{band['definition']}. Of what is known for such a run, the {end} end",
-                    f"{_number(value)} {band['unit']}. {band['doubt']}",
+                    f"{number_text(value)} {band['unit']}. {band['doubt']}",
                     "; ".join(band["sources"]),
                 ),
             )
@@ -309,7 +311,7 @@ def _critical_batch(
             "convergence.critical_batch.batch",
             Explanation(
                 "samples of an optimizer step" + (" \u00d7 tokens of each" if band["unit"] == "tokens" else ""),
-                f"{samples:,} \u00d7 {round(band['batch'] / samples):,} = {_number(band['batch'])}"
+                f"{samples:,} \u00d7 {round(band['batch'] / samples):,} = {number_text(band['batch'])}"
                 if band["unit"] == "tokens"
                 else f"{samples:,}",
                 DEFINITION,
@@ -320,33 +322,33 @@ def _critical_batch(
             (
                 "steps_factor",
                 "1 + critical batch \u00f7 batch",
-                [f"1 + {_number(b)} \u00f7 {_number(band['batch'])}" for b in batches],
+                [f"1 + {number_text(b)} \u00f7 {number_text(band['batch'])}" for b in batches],
             ),
             (
                 "examples_factor",
                 "1 + batch \u00f7 critical batch",
-                [f"1 + {_number(band['batch'])} \u00f7 {_number(b)}" for b in reversed(batches)],
+                [f"1 + {number_text(band['batch'])} \u00f7 {number_text(b)}" for b in reversed(batches)],
             ),
         ):
             for place, (line, value) in enumerate(zip(lines, found["tradeoff"][name], strict=True)):
                 yield (
                     f"convergence.tradeoff.{name}.{place}",
-                    Explanation(formula, f"{line} = {_number(value)}", f"{tradeoff.SOURCE}, equation 2.11"),
+                    Explanation(formula, f"{line} = {number_text(value)}", f"{tradeoff.SOURCE}, equation 2.11"),
                 )
     if own:
         yield (
             "convergence.own_noise_scale.noise_scale",
             Explanation(
                 "variance of one sample's gradient, summed over weights \u00f7 square of the mean gradient's norm",
-                f"{_number(own['noise_trace'])} \u00f7 {_number(own['gradient_norm_squared'])} = "
-                f"{_number(own['noise_scale'])} samples",
+                f"{number_text(own['noise_trace'])} \u00f7 {number_text(own['gradient_norm_squared'])} = "
+                f"{number_text(own['noise_scale'])} samples",
                 noise_scale.SOURCE,
             ),
         )
     if updates is not None:
         yield (
             "convergence.updates",
-            Explanation("samples of the run \u00f7 samples of a step", f"{_number(updates)} updates", DEFINITION),
+            Explanation("samples of the run \u00f7 samples of a step", f"{number_text(updates)} updates", DEFINITION),
         )
 
 
@@ -362,18 +364,18 @@ def _learning_rate(
         "convergence.learning_rate.batch_ratio",
         Explanation(
             "new batch \u00f7 the batch that works",
-            f"{_number(ratio * known_batch)} \u00f7 {_number(known_batch)} = {_number(ratio)}",
+            f"{number_text(ratio * known_batch)} \u00f7 {number_text(known_batch)} = {number_text(ratio)}",
             DEFINITION,
         ),
     )
     if not found["applies"]:
-        formula, values = found["reason"], f"{_number(rate)}, the highest that the noise scale's band allows"
+        formula, values = found["reason"], f"{number_text(rate)}, the highest that the noise scale's band allows"
     elif found["rule"] == "linear":
         formula = "rate that works \u00d7 growth of the batch"
-        values = f"{_number(known)} \u00d7 {_number(ratio)} = {_number(rate)}"
+        values = f"{number_text(known)} \u00d7 {number_text(ratio)} = {number_text(rate)}"
     else:
         formula = "rate that works \u00d7 square root of the growth of the batch"
-        values = f"{_number(known)} \u00d7 {_number(ratio**0.5)} = {_number(rate)}"
+        values = f"{number_text(known)} \u00d7 {number_text(ratio**0.5)} = {number_text(rate)}"
     yield "convergence.learning_rate.learning_rate", Explanation(formula, values, found["source"])
 
 
@@ -383,7 +385,7 @@ def _many_gpus(
     found = result["scaling"]
     if not found:
         return
-    formula, values = _sum_seconds(found["parts"], SHARED_STEP_PARTS, found["step_seconds"])
+    formula, values = sum_seconds_text(found["parts"], SHARED_STEP_PARTS, found["step_seconds"])
     links = "; ".join(found["fabric"]["sources"])
     yield "scaling.step_seconds", Explanation(formula, values, f"{ROOFLINE}; {links}")
     speed_up, efficiency, gpus = found["speed_up"], found["efficiency"], found["gpus"]
@@ -391,14 +393,16 @@ def _many_gpus(
         "scaling.speed_up",
         Explanation(
             "samples a second of all GPUs \u00f7 those of one that does the same work alone",
-            f"{_number(speed_up)} with {gpus:,} GPUs",
+            f"{number_text(speed_up)} with {gpus:,} GPUs",
             links,
         ),
     )
     yield (
         "scaling.efficiency",
         Explanation(
-            "speed-up \u00f7 GPUs", f"{_number(speed_up)} \u00f7 {gpus:,} = {_number(100 * efficiency)} %", DEFINITION
+            "speed-up \u00f7 GPUs",
+            f"{number_text(speed_up)} \u00f7 {gpus:,} = {number_text(100 * efficiency)} %",
+            DEFINITION,
         ),
     )
 
@@ -416,7 +420,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
         "run.seconds",
         Explanation(
             "updates \u00d7 seconds of an update",
-            f"{updates:,} \u00d7 {_number(seconds / updates)} s = {_number(seconds)} s",
+            f"{updates:,} \u00d7 {number_text(seconds / updates)} s = {number_text(seconds)} s",
             ROOFLINE,
         ),
     )
@@ -424,7 +428,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
         "run.gpu_hours",
         Explanation(
             "hours \u00d7 GPUs",
-            f"{_number(seconds / SECONDS_PER_HOUR)} \u00d7 {scenario.gpus:,} = {_number(hours)}",
+            f"{number_text(seconds / SECONDS_PER_HOUR)} \u00d7 {scenario.gpus:,} = {number_text(hours)}",
             DEFINITION,
         ),
     )
@@ -434,7 +438,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
             "run.energy_kwh_low",
             Explanation(
                 "GPU-hours \u00d7 a board's power limit",
-                f"{_number(hours)} h \u00d7 {_number(card.tdp_watts / 1000)} kW = {_number(low)} kWh",
+                f"{number_text(hours)} h \u00d7 {number_text(card.tdp_watts / 1000)} kW = {number_text(low)} kWh",
                 card.sources["specification"],
             ),
         )
@@ -442,7 +446,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
             "run.energy_kwh_high",
             Explanation(
                 "the boards' energy \u00d7 what a full server draws over its boards",
-                f"{_number(low)} \u00d7 {_number(cost.SERVER_POWER_FACTOR)} = {_number(high)} kWh",
+                f"{number_text(low)} \u00d7 {number_text(cost.SERVER_POWER_FACTOR)} = {number_text(high)} kWh",
                 "NVIDIA, DGX H100: 10.2 kW for 8 boards of 700 W",
             ),
         )
@@ -452,7 +456,7 @@ def _run(scenario: Scenario, _memory: StepMemory, result: Mapping[str, Any]) -> 
             "run.dollars",
             Explanation(
                 "GPU-hours \u00d7 dollars a GPU-hour",
-                f"{_number(hours)} \u00d7 {_number(price)} = {_number(dollars)} dollars",
+                f"{number_text(hours)} \u00d7 {number_text(price)} = {number_text(dollars)} dollars",
                 "price as you entered it" if found["price_source"] == "entered" else found["price_source"],
             ),
         )

@@ -74,7 +74,15 @@ def explained(result: "dict[str, Any]", path: str, text: str, where: str = "") -
 
 def explaining(result: "dict[str, Any]", path: str, html: str, where: str = "") -> str:
     """HTML that opens the explanation under `path`, where the result has one."""
-    known = result["explanations"].get(path)
+    return _opening(result["explanations"].get(path), f"{where}{path}", html)
+
+
+def explained_cell(row: "dict[str, Any]", path: str, field: str, html: str) -> str:
+    """HTML in a table's row that opens the explanation of the row's field, where the row has one."""
+    return _opening(row["explanations"].get(field), f"{path}.{field}", html)
+
+
+def _opening(known: "dict[str, str] | None", name: str, html: str) -> str:
     if not known:
         return html
     rows = (
@@ -83,7 +91,7 @@ def explaining(result: "dict[str, Any]", path: str, html: str, where: str = "") 
         ("Source", cited(known["source"])),
     )
     lines = [tag("span", tag("span", title, class_="term"), " ", said, class_="line") for title, said in rows]
-    return why(f"{where}{path.replace('.', '-')}", html, "".join(lines))
+    return why(name.replace(".", "-"), html, "".join(lines))
 
 
 def why(name: str, html: str, explanation: str) -> str:

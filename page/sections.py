@@ -9,7 +9,19 @@ from typing import Any
 
 from page import link, sections_take
 from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, percent, signed, significant
-from page.html import cited, explained, explaining, fact, more, numbers, shown, source, table, tag
+from page.html import (
+    cited,
+    explained,
+    explained_cell,
+    explaining,
+    fact,
+    more,
+    numbers,
+    shown,
+    source,
+    table,
+    tag,
+)
 from page.sections_plan import PLAN_SECTIONS, wanted_line
 from page.words import PHASES, label
 
@@ -246,15 +258,17 @@ def _lever(lever: dict[str, Any], index: int) -> list[str]:
     if ratio is not None and ratio >= 2:
         faster = f"{significant(ratio, 2)} {TIMES}"
     risk = tag("small", f"{escape(lever['risk'])} {source(lever['source'])}")
+    cells = {
+        "max_micro_batch": (largest, count(largest) + (f" ({signed(count(gained), gained)})" if gained else "")),
+        "saved_bytes": (saved, signed(gib(-saved), -saved) if saved else "same"),
+        "speed_ratio": (ratio, "" if ratio is None else faster),
+    }
     return [
         escape(lever["label"]) + risk,
-        shown(
-            f"{place}.max_micro_batch",
-            largest,
-            count(largest) + (f" ({signed(count(gained), gained)})" if gained else ""),
-        ),
-        shown(f"{place}.saved_bytes", saved, signed(gib(-saved), -saved) if saved else "same"),
-        "" if ratio is None else shown(f"{place}.speed_ratio", ratio, faster),
+        *[
+            explained_cell(lever, place, field, shown(f"{place}.{field}", raw, said)) if said else ""
+            for field, (raw, said) in cells.items()
+        ],
         tag(
             "button",
             "Apply",

@@ -4,7 +4,18 @@ from typing import Any
 
 from page import link
 from page.format import TIMES, count, duration, escape, fixed, gib, large, percent, signed, significant
-from page.html import explained, explaining, fact, numbers, shown, source, table, tag, why
+from page.html import (
+    explained,
+    explained_cell,
+    explaining,
+    fact,
+    numbers,
+    shown,
+    source,
+    table,
+    tag,
+    why,
+)
 from page.words import label
 
 START_BATCH, START_GPUS = 64, 8
@@ -490,16 +501,20 @@ def _planned_row(row: dict[str, Any], path: str, scenario: dict[str, Any]) -> li
     seconds, left, dollars = row["update_seconds"], row["headroom_bytes"], row["dollars_per_update"]
     run_seconds, run_dollars = row["run_seconds"], row["run_dollars"]
     changed = [f"{key} {label(key, settings[key])}" for key in SETTINGS if settings[key] != scenario.get(key)]
+
+    def cell(field: str, raw: float, said: str) -> str:
+        return explained_cell(row, path, field, shown(f"{path}.{field}", raw, said))
+
     return [
-        shown(f"{path}.update_seconds", seconds, duration(seconds)),
-        shown(f"{path}.headroom_bytes", left, gib(left)),
-        shown(f"{path}.dollars_per_update", dollars, _dollars(1000 * dollars))
+        cell("update_seconds", seconds, duration(seconds)),
+        cell("headroom_bytes", left, gib(left)),
+        cell("dollars_per_update", dollars, _dollars(1000 * dollars))
         if run_seconds is None
-        else shown(f"{path}.run_seconds", run_seconds, duration(run_seconds))
+        else cell("run_seconds", run_seconds, duration(run_seconds))
         + ", "
-        + shown(f"{path}.run_dollars", run_dollars, _dollars(run_dollars)),
-        f"{count(cards)} ({escape(_layout(layout))})",
-        f"{shown(path + '.global_batch', row['global_batch'], count(row['global_batch']))} = "
+        + cell("run_dollars", run_dollars, _dollars(run_dollars)),
+        f"{explained_cell(row, path, 'gpus', count(cards))} ({escape(_layout(layout))})",
+        cell("global_batch", row["global_batch"], count(row["global_batch"])) + " = "
         f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
         + shown(f"{path}.accumulation_steps", row["accumulation_steps"], count(row["accumulation_steps"]))
         + (f" {TIMES} {count(layout['data'])}" if layout["data"] > 1 else ""),
@@ -527,8 +542,11 @@ def planner(result: dict[str, Any]) -> str:
     lead = _said("planner.text", found["text"])
     if best:
         lead += tag("p", _apply("Use this plan", _planned(found)))
-    tried = f"{shown('planner.candidates', found['candidates'], count(found['candidates']))} plans tried, "
-    tried += f"{shown('planner.feasible', found['feasible'], count(found['feasible']))} of them "
+    counts = [
+        explained_cell(found, "planner", key, shown(f"planner.{key}", found[key], count(found[key])))
+        for key in ("candidates", "feasible")
+    ]
+    tried = f"{counts[0]} plans tried, {counts[1]} of them "
     tried += "will do." if found["goal_met"] else "fit."
     if found["price_source"] != "entered":
         tried += f" Price: {escape(found['price_source'])}."

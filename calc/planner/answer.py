@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from calc import collectives, cost, outlook
+from calc import collectives, cost, explained_rows, outlook
 from calc.calibration import calibrated
 from calc.convergence import tradeoff
 from calc.errors import ScenarioError
@@ -301,7 +301,7 @@ def plan(given: Mapping[str, Any]) -> dict[str, Any]:
         ``best`` (None where nothing fits) with the ``reserved_bytes`` that the allocator's replay confirms, its
         ``scenario``, ``text`` and ``notes``; ``goal_met`` (None without a goal); ``fronts`` of time against memory and
         against cost, of the plans that keep to the goal, or of all where none does; ``candidates`` scored and
-        ``feasible``.
+        ``feasible``. The rows of the front against memory, and the counts, have ``explanations`` of their numbers.
 
     Raises
     ------
@@ -341,6 +341,12 @@ def _planned(given: str) -> str:
         totals = {"run_seconds": plan.run_seconds, "run_dollars": plan.run_dollars} if whole_run else {}
         return plan.as_dict() | {"run_seconds": None, "run_dollars": None} | totals
 
+    def explained(plan: Plan) -> dict[str, Any]:
+        parts = found.step_parts(plan)
+        return as_dict(plan) | {
+            "explanations": explained_rows.plan(plan, parts, found.machine, price, whole_run=whole_run)
+        }
+
     said, notes = [], []
     if goal and own["run"]:
         said.append(own["run"]["goal"] if own["fits"] else "As it is set, the scenario does not fit.")
@@ -356,10 +362,12 @@ def _planned(given: str) -> str:
             f"1 + batch / {critical:,.0f} times the least, {critical:,.0f} samples being the middle of the estimates "
             "of the critical batch."
         )
+    feasible = int(met.feasible.sum())
     return json.dumps(
         {
             "candidates": found.count,
-            "feasible": int(met.feasible.sum()),
+            "feasible": feasible,
+            "explanations": explained_rows.tried(found, feasible, within_goal=bool(goal_met)),
             "objective": objective.value,
             "goal_met": goal_met,
             "best": as_dict(chosen) | {"reserved_bytes": reserved_bytes} if chosen else None,
@@ -367,7 +375,7 @@ def _planned(given: str) -> str:
             "text": " ".join(said),
             "notes": notes,
             "fronts": {
-                "headroom": [as_dict(plan) for plan in _thinned(pareto(met, Objective.HEADROOM))],
+                "headroom": [explained(plan) for plan in _thinned(pareto(met, Objective.HEADROOM))],
                 "cost": [as_dict(plan) for plan in _thinned(pareto(met, Objective.COST))],
             },
             "dollars_per_gpu_hour": price.dollars_per_gpu_hour,

@@ -21,10 +21,12 @@ from calc.scaling.step_time import (
     UNMODELLED_HIGH,
     UNMODELLED_LOW,
     Exchange,
+    StepParts,
     Workload,
     data_parallel_exchange,
     model_parallel_seconds,
     offload_seconds,
+    step_parts,
 )
 from calc.scenario import Objective
 
@@ -233,6 +235,24 @@ class Candidates:
             Objective.HEADROOM: lambda: self.memory_bytes,
         }
         return by[objective]()
+
+    def step_parts(self, plan: Plan) -> StepParts:
+        """Split the seconds of a candidate's update: what they are spent on."""
+        recipe = next(recipe for recipe in self.recipes if recipe.settings == plan.settings)
+        forward, backward = (
+            float(np.interp(plan.micro_batch, recipe.micro_batches, seconds))
+            for seconds in (recipe.forward_seconds, recipe.backward_seconds)
+        )
+        work = replace(
+            at_micro_batch(recipe.work, plan.micro_batch),
+            forward_seconds=forward,
+            backward_seconds=backward,
+            accumulation_steps=plan.accumulation_steps,
+        )
+        nodes = math.ceil(plan.layout.gpus / self.machine.gpus_per_node)
+        return step_parts(
+            work, plan.layout, self.machine.fabric, nodes, whole_update_seconds=recipe.host_update_seconds
+        )
 
     def plan(self, index: int) -> Plan:
         """Return one candidate, by its flat index."""
