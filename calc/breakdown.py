@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calc.optimizers import RULES
-from calc.replay.profile import rounded
+from calc.replay.profile import rounded_sum
 from calc.replay.tape import Phase
 from calc.scenario import Method, Precision
 
@@ -112,7 +112,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
             Component(
                 "exchange",
                 "Buffers of exchange",
-                sum(map(rounded, memory.exchange_requests)),
+                rounded_sum(memory.exchange_requests),
                 "gathered weights of two units, and the buckets that gradients are exchanged in",
                 f"{scenario.gpus:,} GPUs, {scenario.layout.strategy}",
                 "torch, DistributedDataParallel and FSDP; DeepSpeed, reduce_bucket_size",

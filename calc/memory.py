@@ -12,7 +12,7 @@ from calc.architectures.registry import architecture
 from calc.errors import ScenarioError
 from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
-from calc.replay.profile import Instant, Profile, rounded
+from calc.replay.profile import Instant, Profile, rounded, rounded_sum
 from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Tape
 from calc.replay.unrolled import Unrolled, unrolled
 from calc.replay.workspaces import H100, Multiprocessors
@@ -339,30 +339,30 @@ class StepMemory:
     @cached_property
     def weights_bytes(self) -> int:
         """Weights and buffers."""
-        return sum(map(rounded, self.weight_requests)) + self.step.buffer_bytes
+        return rounded_sum(self.weight_requests) + self.step.buffer_bytes
 
     @cached_property
     def state_bytes(self) -> int:
         """Optimizer state, master weights included."""
-        return sum(map(rounded, self.state_requests))
+        return rounded_sum(self.state_requests)
 
     @cached_property
     def gradient_bytes(self) -> int:
         """All gradients."""
-        return sum(map(rounded, self.gradient_requests))
+        return rounded_sum(self.gradient_requests)
 
     @cached_property
     def constant_bytes(self) -> int:
         """Alive throughout: weights, optimizer state, workspaces, exchange, and gradients where they are kept."""
         kept = self.gradient_bytes if self.step.gradients_kept else 0
-        exchange = sum(map(rounded, self.exchange_requests))
+        exchange = rounded_sum(self.exchange_requests)
         return self.weights_bytes + self.state_bytes + self.workspace_bytes + exchange + kept
 
     @cached_property
     def step_peak_bytes(self) -> int:
         """Peak of the optimizer's step."""
         gradients = 0 if self.step.gradients_kept else self.gradient_bytes
-        return self.constant_bytes + gradients + sum(map(rounded, self.step_requests))
+        return self.constant_bytes + gradients + rounded_sum(self.step_requests)
 
     def requested_peaks(self, micro_batch: int) -> dict[Phase, int]:
         """Peak of each phase as the tensors' own sizes, before the allocator's rests."""

@@ -229,17 +229,17 @@ class Work:
         fixed: Counter[tuple[int, int, int]] = Counter()
         kernels, operations = [0, 0], [0, 0]
         recomputes = False
-        for kernel in profile.kernels:
+        for kernel, times in profile.counted_kernels:
             phase = _PHASES.index(kernel.phase)
-            kernels[phase] += kernel.repeats
-            operations[phase] += 0 if kernel.same_call else kernel.repeats
+            kernels[phase] += times
+            operations[phase] += 0 if kernel.same_call else times
             recomputes = recomputes or kernel.recomputed
             if kernel.columns:
-                products[kernel._replace(repeats=1, recomputed=False)] += kernel.repeats
+                products[kernel._replace(repeats=1, recomputed=False)] += times
             else:
                 key = (phase, kernel.threads, kernel.itemsize)
-                per_sample[key] += kernel.bytes_per_sample * kernel.repeats
-                fixed[key] += kernel.bytes_fixed * kernel.repeats
+                per_sample[key] += kernel.bytes_per_sample * times
+                fixed[key] += kernel.bytes_fixed * times
         blocks = {s.block: s.repeats for s in profile.segments if s.block >= 0}
         return Work(
             tuple(_Product(kernel, _PHASES.index(kernel.phase), times) for kernel, times in products.items()),
@@ -368,12 +368,12 @@ def model_flops(profile: Profile) -> tuple[int, int]:
     Causal kernels count the half that they compute.
     """
     per_sample = fixed = 0
-    for kernel in profile.kernels:
+    for kernel, times in profile.counted_kernels:
         if kernel.recomputed:
             continue
         share = 4 if kernel.fused is not Fused.NONE and kernel.phase is Phase.BACKWARD else 5
-        per_sample += kernel.flops_per_sample * kernel.repeats * share
-        fixed += kernel.flops_fixed * kernel.repeats * share
+        per_sample += kernel.flops_per_sample * times * share
+        fixed += kernel.flops_fixed * times * share
     return per_sample // 5, fixed // 5
 
 

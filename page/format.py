@@ -9,10 +9,8 @@ TIMES = "\u00d7"
 
 def escape(text: object) -> str:
     """`text` as HTML text or as the value of a quoted attribute."""
-    out = str(text)
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
-        out = out.replace(character, entity)
-    return out
+    out = str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return out.replace('"', "&quot;").replace("'", "&#39;")
 
 
 def count(number: int) -> str:

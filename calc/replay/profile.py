@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from calc.replay.tape import Phase
 from calc.replay.workspaces import H100, Multiprocessors, Reduction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from calc.replay.tape import Kernel, Segment, Tape
 
 ALLOCATION_UNIT = 512
@@ -19,6 +22,11 @@ ALLOCATION_UNIT = 512
 def rounded(nbytes: int) -> int:
     """``nbytes`` as the allocator counts them."""
     return (nbytes + ALLOCATION_UNIT - 1) // ALLOCATION_UNIT * ALLOCATION_UNIT
+
+
+def rounded_sum(requests: Iterable[int]) -> int:
+    """The sum of requests as the allocator counts them; few of many are different."""
+    return sum(rounded(nbytes) * times for nbytes, times in Counter(requests).items())
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,11 @@ class Profile:
             tuple(tape.reductions.items()),
             frozenset(tape.optional),
         )
+
+    @cached_property
+    def counted_kernels(self) -> tuple[tuple[Kernel, int], ...]:
+        """The different kernels, in order of their first launch, and how many times each is launched."""
+        return tuple((kernel, kernel.repeats * times) for kernel, times in Counter(self.kernels).items())
 
     @cached_property
     def kept_for_backward(self) -> frozenset[int]:
