@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from itertools import cycle, islice
+from time import perf_counter
 
 import worker  # type: ignore[import-not-found] # the page's own, beside this file
 
@@ -15,6 +16,7 @@ FIGURES = ("timeline", "parts", "memory", "throughput", "tradeoff", "quality")
 WIDTH = 640
 # Whoever drags a slider sees every number, and the figures when it rests.
 CHANGES_TO_A_FIGURE = 8
+LOOP = 100_000
 
 
 def numbers() -> str:
@@ -22,6 +24,18 @@ def numbers() -> str:
     answers = [json.loads(worker.evaluate(json.dumps({"model": model}))) for model in MODELS]
     gc.collect()
     return json.dumps([answer["result"]["max_micro_batch"] for answer in answers])
+
+
+def pace(turn: int) -> str:
+    """Return the seconds of a change to a length that no scenario had before, and of a plain loop beside it."""
+    scenario = json.dumps({"model": "gpt2", "gpu": "rtx-4090-24gb", "sequence_length": 513 + 2 * turn})
+    begin = perf_counter()
+    worker.show(scenario, "{}")
+    shown = perf_counter()
+    total = 0
+    for number in range(LOOP):
+        total += number if number % 3 else -number
+    return json.dumps({"change": shown - begin, "loop": perf_counter() - shown})
 
 
 def change(count: int) -> str:

@@ -65,6 +65,12 @@ def test_memory_does_not_grow_over_a_thousand_changes_an_eighth_of_them_drawn() 
     assert answer["after"]["objects"] <= 1.01 * answer["before"]["objects"]
 
 
+def test_a_change_takes_no_longer_than_four_plain_loops() -> None:
+    # Three on a quiet machine; of times alone nothing could be said.
+    pace = run("pace")
+    assert pace["change"] <= 4 * pace["loop"]
+
+
 def test_the_snapshot_has_its_first_figure_well_before_the_ordinary_start() -> None:
     # A third on a quiet machine; of times alone nothing could be said.
     times = run("times")
