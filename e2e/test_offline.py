@@ -15,16 +15,30 @@ from playwright.sync_api import expect
 
 from e2e.driver import MOUNT, START_MILLISECONDS, show, until, value
 from tools.build import ROOT, offline_files
-from tools.serve import StaticServer
+from tools.serve import Link, StaticServer
+from tools.withdraw_offline import withdraw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
 SITE = ROOT / "_site"
 CACHE_PREFIX = "batch-size-optimizer"
+
+
+class _Held(Link):
+    """A line that carries some bodies only once it is told to."""
+
+    def __init__(self, bodies: Sequence[bytes]) -> None:
+        self._bodies = bodies
+        self.released = threading.Event()
+
+    def pieces(self, body: bytes) -> Iterator[bytes]:
+        if body in self._bodies:
+            self.released.wait()
+        yield body
 
 
 class Host:
@@ -43,6 +57,12 @@ class Host:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def hold(self, *bodies: bytes) -> threading.Event:
+        """Answer requests for these bodies only once the event is set."""
+        line = _Held(bodies)
+        self._server.link = line
+        return line.released
 
     @property
     def requested(self) -> list[str]:
@@ -145,6 +165,79 @@ def test_only_what_changed_is_fetched_and_a_new_version_waits_for_its_user(brows
         assert page.evaluate(version).strip() == "two"
         assert value(page, "micro_batch") == "3"
         offline_state(page, "ready")
+
+
+def versions(page: Page) -> tuple[str, str]:
+    """The version that the page itself and its style are of; empty as built."""
+    style, marked = page.evaluate(
+        """[getComputedStyle(document.documentElement).getPropertyValue("--version"),
+          document.querySelector("meta[name=version]")?.content ?? ""]"""
+    )
+    return style.strip(), marked
+
+
+def test_while_a_new_version_is_stored_and_waits_all_answers_are_of_the_old_one(browser: Browser, host: Host) -> None:
+    icon = (host.folder / "static/icon-192.png").read_bytes() + b"two"
+    style = (host.folder / "static/page.css").read_bytes()
+    page_text = (host.folder / "index.html").read_bytes()
+    with visited(browser, host) as (context, page):
+        released = host.hold(icon)
+        host.publish("static/page.css", style + b"\n:root { --version: two; }\n")
+        host.publish("index.html", page_text.replace(b"</title>", b'</title><meta name="version" content="two">', 1))
+        host.publish("static/icon-192.png", icon)
+        with context.expect_event("response", lambda response: response.url.endswith("sw.js")):
+            page.evaluate("navigator.serviceWorker.ready.then(registration => void registration.update())")
+        page.wait_for_function("navigator.serviceWorker.ready.then(registration => registration.installing)")
+
+        other = context.new_page()
+        other.goto(host.url)
+        until(other, "ready")
+        assert versions(other) == ("", "")
+        asked = "name => fetch(name).then(response => response.text())"
+        assert "--version: two" not in page.evaluate(asked, "static/page.css")
+        assert 'content="two"' not in page.evaluate(asked, "index.html")
+        assert page.evaluate("navigator.serviceWorker.ready.then(registration => Boolean(registration.installing))")
+
+        released.set()
+        offline_state(page, "update")
+        other.reload()
+        until(other, "ready")
+        assert versions(other) == ("", "")
+        # Whoever takes it in one tab takes it in all.
+        with page.expect_navigation(), other.expect_navigation():
+            page.locator("#offline-update").click()
+        for tab in (page, other):
+            until(tab, "ready")
+            assert versions(tab) == ("two", "two")
+
+
+def test_offline_use_can_be_taken_back(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (context, first):
+        others = ["another-precache-v2-" + host.url, "batch-size-optimizer-precache-v2-" + host.url + "deeper/"]
+        first.evaluate("names => Promise.all(names.map(name => caches.open(name)))", others)
+        show(first, "micro_batch=3")
+        withdraw(host.folder)
+        # The stored page answers once more, and the browser looks for a newer worker meanwhile. Whatever its page has
+        # asked for by now, it is rid of both.
+        first.reload()
+        first.wait_for_function(f"caches.keys().then(names => names.length == {len(others)})")
+        until(first, "ready")
+        first.wait_for_function("navigator.serviceWorker.getRegistrations().then(found => !found.length)")
+        assert set(caches(first)) == set(others)
+        first.close()
+
+        host.requested.clear()
+        page = context.new_page()
+        page.goto(host.url + "#micro_batch=3")
+        # The browser may still hold the page itself as any file of a host, for some minutes.
+        page.reload()
+        until(page, "ready")
+        assert value(page, "micro_batch") == "3"
+        assert MOUNT in host.requested
+        assert page.locator("html").get_attribute("data-offline") is None
+        assert page.evaluate("navigator.serviceWorker.controller") is None
+        assert page.evaluate("navigator.serviceWorker.getRegistrations().then(found => found.length)") == 0
+        assert set(caches(page)) == set(others)
 
 
 def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host) -> None:

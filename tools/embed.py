@@ -14,8 +14,9 @@ STARTS = (
     '<link rel="modulepreload" href="./vendor/micropython/micropython.mjs" fetchpriority="low">',
     '<script type="module" src="./vendor/pyscript/core.js"></script>',
 )
+OFFLINE = '<script type="module" src="./static/offline.mjs"></script>'
 NEVER = (
-    '<script type="module" src="./static/offline.mjs"></script>',
+    OFFLINE,
     '<link rel="manifest" href="./static/manifest.webmanifest">',
     '<link rel="stylesheet" href="./static/article.css">',
 )
@@ -36,7 +37,14 @@ FULL = """<p class="full"><a data-full href="./" target="_blank" rel="noopener">
     """
 
 
-def _once(html: str, old: str, new: str) -> str:
+def once(html: str, old: str, new: str) -> str:
+    """Replace what stands once in a page.
+
+    Raises
+    ------
+    ValueError
+        Where it stands there more or less often.
+    """
     if html.count(old) != 1:
         raise ValueError(f"index.html: {html.count(old)} times {old}; once is needed")
     return html.replace(old, new)
@@ -55,12 +63,12 @@ def embedded(html: str) -> str:
     ValueError
         Where the page has not what is taken out of it.
     """
-    html = _once(html, '<html lang="en"', '<html lang="en" data-embed="asleep"')
+    html = once(html, '<html lang="en"', '<html lang="en" data-embed="asleep"')
     for part in (*STARTS, *NEVER):
-        html = _once(html, part, "")
+        html = once(html, part, "")
     html, found = ARTICLE.subn("", html)
     if found != 1:
         raise ValueError("index.html: there is no article")
-    html = _once(html, "</head>", LOOK.format(starts="\n    ".join(STARTS)))
-    html = _once(html, '<main class="layout">', ASLEEP + '<main class="layout">')
-    return _once(html, "<footer>", "<footer>\n    " + FULL)
+    html = once(html, "</head>", LOOK.format(starts="\n    ".join(STARTS)))
+    html = once(html, '<main class="layout">', ASLEEP + '<main class="layout">')
+    return once(html, "<footer>", "<footer>\n    " + FULL)

@@ -1,0 +1,15 @@
+// Put in the place of sw.js (tools/withdraw_offline.py) it takes back what sw.js keeps: browsers look for a newer service
+// worker at each visit, find this one, and are rid of both. It answers no request, so pages come from the host.
+const OWN_PREFIX = "batch-size-optimizer";
+
+self.addEventListener("install", () => self.skipWaiting());
+
+async function withdraw() {
+  // Others may share the origin, and a deeper folder of it may hold another copy of this page.
+  const own = (name) => name.startsWith(OWN_PREFIX) && name.endsWith(self.registration.scope);
+  await Promise.all((await caches.keys()).filter(own).map((name) => caches.delete(name)));
+  await self.registration.unregister();
+}
+self.addEventListener("activate", (event) => event.waitUntil(withdraw()));
+// A stored page that is still open registers this worker anew, which undoes the removal, and then asks it for repair.
+self.addEventListener("message", (event) => event.waitUntil(withdraw()));
