@@ -5,6 +5,7 @@ into its place. PyScript runs this file in the worker and exports the names in `
 ``{"ok": true, ...}`` or ``{"ok": false, "error": {"field", "message"}}``; an exception that reaches the page is a bug.
 """
 
+import gc
 import json
 from collections.abc import Callable
 from traceback import print_exc
@@ -143,6 +144,8 @@ def figure(name: str, width: int, scenario_text: str) -> str:
 
     def make(scenario: dict[str, Any]) -> dict[str, Any]:
         html = sections.figure(name, plots.draw(name, scenario, width))
+        # matplotlib's objects name one another in circles, and numbers make too little to have them collected in time.
+        gc.collect()
         return {"digest": sections.digest(html), "html": html}
 
     return _apart("This figure", make, scenario_text)
