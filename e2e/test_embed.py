@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from e2e.driver import START_MILLISECONDS, assert_accessible, show, until
+from calc.evaluation import evaluate
+from e2e.driver import START_MILLISECONDS, assert_accessible, opened, show, until, value
+from page import link
 from page.embedding import snippet
+from tools.build import ROOT
+from tools.examples import links
 from tools.serve import StaticServer
 
 if TYPE_CHECKING:
@@ -230,6 +234,31 @@ def test_copying_works_or_selects_the_text(browser: Browser, address: str, tmp_p
         expect(said).to_have_text(REFUSED)
         selected = frame.locator("body").evaluate("() => getSelection().toString()")
         assert json.loads(selected)["train_micro_batch_size_per_gpu"] > 0
+
+
+def test_an_example_shows_its_own_numbers_before_it_is_touched(browser: Browser, address: str) -> None:
+    place, example = next(
+        (place, text) for place, text in enumerate(links((ROOT / "index.html").read_text())) if "resnet50" in text
+    )
+    expected = str(evaluate(link.nested(link.read(example)))["max_micro_batch"])
+    with opened(browser, address, service_workers="block") as (page, log):
+        page.goto(f"{address}embed.html#theme=dark&view=all&{'&'.join(reversed(example.split('&')))}")
+        expect(page.locator("#answer .answer")).to_contain_text("ResNet-50")
+        assert value(page, "max_micro_batch") == expected
+        expect(page.locator("#asleep-says")).to_have_text(
+            "Below is what was computed for ResNet-50 on RTX 3060 12 GB when the calculator was built."
+        )
+        expect(page.locator('[data-figure="memory"] svg:visible')).to_have_count(1)
+        assert [url for url in log.requests if "examples/" in url] == [f"{address}examples/{place}.json"]
+        assert not [url for url in log.requests if any(part in url for part in RUNTIME)]
+        page.locator("#wake").click()
+        until(page, "ready")
+        assert value(page, "max_micro_batch") == expected
+        assert log.complaints == []
+    with opened(browser, address, service_workers="block") as (page, log):
+        page.goto(f"{address}embed.html#gpu=rtx-4090-24gb&model=resnet50")
+        expect(page.locator("#asleep-says")).to_contain_text("Until then, an example: GPT-2")
+        assert not [url for url in log.requests if "examples/" in url]
 
 
 @pytest.mark.parametrize("view", ["all", "memory", "plan", "tradeoff"])

