@@ -84,10 +84,14 @@
     document.head.append(script);
     return script;
   };
-  // At a first visit the form comes first: page/runtime.py starts the worker once it reacts. Later the worker need not
-  // wait, since nothing has to come over the network: only for the first paint.
-  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") {
-    requestAnimationFrame(() => setTimeout(globalThis.startWorker, 0, "calc"));
-  }
+  const painted = () => {
+    // What PyScript will ask for, ahead of time.
+    for (const link of document.querySelectorAll("link[data-rel]")) link.rel = link.dataset.rel;
+    // At a first visit the form comes first: page/runtime.py starts the worker once it reacts. Later the worker need not
+    // wait, since nothing has to come over the network.
+    if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.startWorker("calc");
+  };
+  // Not before the first paint, whose files would have to share the line.
+  requestAnimationFrame(() => setTimeout(painted));
   setTimeout(() => fail(`nothing happened for ${START_SECONDS} seconds.`), START_SECONDS * 1000);
 })();

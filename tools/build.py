@@ -50,7 +50,7 @@ PYSCRIPT_UNUSED = (
 )
 # What PyScript imports in any case, but only once it runs.
 PYSCRIPT_EARLY = ("core-*.js", "error-*.js")
-MICROPYTHON_EARLY = '<link rel="modulepreload" href="./vendor/micropython/micropython.mjs" fetchpriority="low">'
+PYSCRIPT = '<script type="module" src="./vendor/pyscript/core.js"></script>'
 LICENCE_IN_WHEEL = re.compile(r"(^|/)(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*$")
 
 # What pyscript.toml calls the file with the modules of the main thread.
@@ -183,19 +183,18 @@ def main_thread_pack() -> bytes:
 
 
 def fetched_early(page: str) -> str:
-    """Have the browser fetch what PyScript asks for late: its configuration from the page, the rest ahead of time.
-
-    At a low priority, as MicroPython itself in index.html: what the first paint needs comes before.
-    """
+    """Put PyScript's configuration into the page, and links to what it asks for late, for static/early.js."""
     text = json.dumps(configuration(), separators=(",", ":"))
-    links = [
-        f'<link rel="modulepreload" href="./vendor/pyscript/{path.name}" fetchpriority="low">'
-        for pattern in PYSCRIPT_EARLY
-        for path in (NODE_MODULES / "@pyscript/core/dist").glob(pattern)
+    dist = NODE_MODULES / "@pyscript/core/dist"
+    names = [f"vendor/pyscript/{path.name}" for pattern in PYSCRIPT_EARLY for path in dist.glob(pattern)]
+    later = [("modulepreload", name) for name in ("vendor/micropython/micropython.mjs", *names)]
+    links = [f'<link rel="later" data-rel="{rel}" href="./{name}">' for rel, name in later]
+    links += [
+        f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>'
+        for name in ("vendor/micropython/micropython.wasm", PACK)
     ]
-    links.append(f'<link rel="preload" href="./{PACK}" as="fetch" crossorigin fetchpriority="low">')
     page = page.replace('config="./pyscript.toml"', f'config="{html.escape(text)}"')
-    return page.replace(MICROPYTHON_EARLY, "\n  ".join([MICROPYTHON_EARLY, *links]))
+    return page.replace(PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
 
 
 def worker_archive() -> bytes:

@@ -10,8 +10,6 @@ import re
 # What starts Python, or keeps the site for offline use; an embedded page does the first when touched, the second never.
 STARTS = (
     '<script src="./static/early.js"></script>',
-    '<link rel="preload" href="./vendor/micropython/micropython.wasm" as="fetch" crossorigin fetchpriority="low">',
-    '<link rel="modulepreload" href="./vendor/micropython/micropython.mjs" fetchpriority="low">',
     '<script type="module" src="./vendor/pyscript/core.js"></script>',
 )
 OFFLINE = '<script type="module" src="./static/offline.mjs"></script>'
