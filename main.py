@@ -3,11 +3,14 @@
 import asyncio
 import os
 
+import deflate
+
 
 def unpack(name: str) -> None:
     """Write out what the build packed: for each file a line with its name and size, then its bytes."""
     os.mkdir("page")
-    with open(name, "rb") as pack:
+    # MicroPython's `deflate`, which is no other of this name.
+    with open(name, "rb") as packed, deflate.DeflateIO(packed, deflate.GZIP) as pack:  # type: ignore[attr-defined]
         while line := pack.readline().split():
             with open(line[0], "wb") as file:
                 file.write(pack.read(int(line[1])))

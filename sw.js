@@ -14,9 +14,9 @@ importScripts(
 const FILES = self.__WB_MANIFEST;
 const PACKED = new Set(FILES.filter(({ unpacked }) => unpacked).map(({ url }) => new URL(url, location).pathname));
 
-async function asStored(url, response) {
+function asStored(url, response) {
   if (!PACKED.has(new URL(url, location).pathname)) return response;
-  const bytes = await new Response(response.body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  const bytes = response.body.pipeThrough(new DecompressionStream("gzip"));
   return new Response(bytes, { headers: { "x-unpacked": "gzip", "content-type": "application/octet-stream" } });
 }
 
@@ -50,7 +50,7 @@ async function repair() {
     if (stored && (await sha256(stored)) === (unpacked ?? integrity)) continue;
     const fresh = await fetch(url, { integrity, cache: "reload" });
     if (!fresh.ok) throw new Error(`${url} answered ${fresh.status}`);
-    await cache.put(key, await asStored(url, fresh));
+    await cache.put(key, asStored(url, fresh));
   }
 }
 

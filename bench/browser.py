@@ -124,7 +124,7 @@ class Browser:
         return page
 
     def page_memory_bytes(self) -> int:
-        """Return the memory of the process that shows the newest page, with its workers; what it shares counts in parts.
+        """Return the memory of the process that shows the newest page and its workers; what it shares counts in parts.
 
         The browser draws parts of its own window in such processes, too. The page's is the one that has computed.
         """

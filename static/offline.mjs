@@ -51,9 +51,11 @@ async function prepare() {
     updateViaCache: "none",
   });
   watch(registration);
-  if (!registration.active) show("preparing");
+  // What the first version stores, it has checked while it fetched it.
+  const first = !registration.active;
+  if (first) show("preparing");
   const { active } = await navigator.serviceWorker.ready;
-  const { complete } = await ask(active, "repair");
+  const { complete } = first ? { complete: true } : await ask(active, "repair");
   if (complete && root.dataset.offline !== "update") show("ready");
 }
 

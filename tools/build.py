@@ -26,6 +26,7 @@ from tools.examples import FOLDER as EXAMPLES
 from tools.examples import examples
 from tools.prerender import prerender
 from tools.repack import packed
+from tools.squeeze import squeezed
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE_MODULES = ROOT / "node_modules"
@@ -179,7 +180,8 @@ def main_thread_pack() -> bytes:
     files = {f"page/{name}.mpy": byte_code(ROOT / f"page/{name}.py") for name in MAIN_THREAD_MODULES}
     # MicroPython has no module of this name, and looks for it beside main.py.
     files["typing.mpy"] = byte_code(ROOT / "page/typing.py")
-    return b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
+    pack = b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
+    return squeezed(pack)
 
 
 def fetched_early(page: str) -> str:

@@ -13,13 +13,18 @@ import deflate
 LEVEL = 12
 
 
+def squeezed(content: bytes) -> bytes:
+    """Return the content in gzip's form, as small as that gets."""
+    return bytes(deflate.gzip_compress(content, LEVEL))
+
+
 def main() -> None:
     """Replace each compressed file by a smaller one of the same content."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the snapshot lies")
     for path in sorted(parser.parse_args().folder.glob("*.bin")):
         before = path.read_bytes()
-        after = deflate.gzip_compress(gzip.decompress(before), LEVEL)
+        after = squeezed(gzip.decompress(before))
         path.write_bytes(after)
         print(f"{path.name}: {len(before)} -> {len(after)} bytes")
 

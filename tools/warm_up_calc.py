@@ -6,6 +6,7 @@ import importlib
 import json
 import linecache
 import pkgutil
+import typing
 
 from matplotlib import font_manager, mathtext
 
@@ -47,5 +48,8 @@ for name in plots.FIGURES:
 font_manager._get_font.cache_clear()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way
 mathtext.MathTextParser._parse_cached.cache_clear()  # type: ignore[attr-defined]  # noqa: SLF001
 linecache.clearcache()
+# What annotations were made of: nothing asks for them again.
+for forget in typing._cleanups:  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way
+    forget()
 gc.collect()
 gc.freeze()
