@@ -41,8 +41,13 @@ const sha256 = async (response) => {
   return "sha256-" + btoa(String.fromCharCode(...new Uint8Array(digest)));
 };
 
+// What was stored a moment ago was checked while it came.
+let justStored = false;
+self.addEventListener("install", () => (justStored = true));
+
 // Fetches again each file whose stored copy is missing or damaged. Throws where one cannot be had.
 async function repair() {
+  if (justStored) return;
   const cache = await caches.open(workbox.core.cacheNames.precache);
   for (const { url, integrity, unpacked } of FILES) {
     const key = workbox.precaching.getCacheKeyForURL(url);

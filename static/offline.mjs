@@ -51,11 +51,9 @@ async function prepare() {
     updateViaCache: "none",
   });
   watch(registration);
-  // What the first version stores, it has checked while it fetched it.
-  const first = !registration.active;
-  if (first) show("preparing");
+  if (!registration.active) show("preparing");
   const { active } = await navigator.serviceWorker.ready;
-  const { complete } = first ? { complete: true } : await ask(active, "repair");
+  const { complete } = await ask(active, "repair");
   if (complete && root.dataset.offline !== "update") show("ready");
 }
 

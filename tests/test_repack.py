@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 from importlib.util import MAGIC_NUMBER, module_from_spec
 from pathlib import Path
@@ -9,7 +10,8 @@ from zipimport import zipimporter
 
 import pytest
 
-from tools.repack import FONT_LIST, FONTS_FOLDER, packed, pruned_lock, repacked, wanted
+from tools.build import ROOT
+from tools.repack import FONT_LIST, FONTS_FOLDER, IN_PLACE, packed, pruned_lock, repacked, wanted
 
 SOURCE = b'"""Said at length."""\nANSWER = 42\n\ndef f():\n    """Do."""\n    assert False\n    return ANSWER\n'
 
@@ -64,6 +66,16 @@ def test_modules_are_compiled_and_import_without_their_source(tmp_path: Path) ->
     importer.exec_module(module)
     assert module.f() == 42
     assert module.__doc__ is None
+
+
+def test_pyparsing_does_not_bring_what_tests_need() -> None:
+    wheel = next((ROOT / ".cache/wheels").glob("pyparsing-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        imported = re.search(
+            r"^from \.testing import (\w+)", archive.read("pyparsing/__init__.py").decode(), re.MULTILINE
+        )
+    assert imported
+    assert f"class {imported[1]}:".encode() in IN_PLACE["pyparsing/testing.py"]
 
 
 def test_the_record_of_hashes_that_no_longer_hold_is_left_out() -> None:

@@ -242,7 +242,8 @@ const whole = memoryNow();
 const snapshot = pyodide.makeMemorySnapshot();
 const header = snapshot.slice(0, new Uint32Array(snapshot.buffer, snapshot.byteOffset, 2)[1]);
 const dataNames = fs.readdirSync("calc", { recursive: true }).filter((name) => name.endsWith(".json"));
-const data = dataNames.sort().map((name) => asFile(`${HOME}/calc/${name}`));
+// But for what tools/warm_up_calc.py has removed.
+const data = dataNames.sort().map((name) => `${HOME}/calc/${name}`).filter((name) => FS.analyzePath(name).exists).map(asFile);
 const calcBlocks = difference(runtime, whole);
 const calcId = write("calc.bin", { files: data.map(withoutFile), blocks: calcBlocks.blocks }, [
   ...contents(data),

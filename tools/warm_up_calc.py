@@ -7,11 +7,13 @@ import json
 import linecache
 import pkgutil
 import typing
+from pathlib import Path
 
 from matplotlib import font_manager, mathtext
 
 import calc
 from calc import plots
+from calc.catalog import configs, gpus, models
 from calc.evaluation import evaluate
 from page import sections
 
@@ -43,6 +45,15 @@ json.dumps([sections.brief(result), [section(result) for section in sections.SEC
 del result
 for name in plots.FIGURES:
     plots.draw(name, FIRST, FIGURE_WIDTH)
+
+# What is read once and stays in memory need not be a file in the snapshot besides.
+for read, name in (
+    (models._by_id, "models"),  # noqa: SLF001 - what holds the cache
+    (gpus._data, "gpus"),  # noqa: SLF001
+    (configs._data, "config_defaults"),  # noqa: SLF001
+):
+    read()
+    (Path(gpus.__file__).parent / f"{name}.json").unlink()
 
 # Open files are the browser's, and do not survive: fonts are opened again when a figure asks for them.
 font_manager._get_font.cache_clear()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way

@@ -119,7 +119,7 @@ const HOW = {
     await python.loadPackage();
     const { change } = program(python, "changes");
     const held = (count) => ({ objects: JSON.parse(change(count)), memory: python._module.HEAPU8.length });
-    return { before: held(200), after: held(800) };
+    return { before: held(500), after: held(500) };
   },
   async pace() {
     const { pace } = program(await fromSnapshot(), "changes");
