@@ -47,7 +47,10 @@ self.addEventListener("install", () => (justStored = true));
 
 // Fetches again each file whose stored copy is missing or damaged. Throws where one cannot be had.
 async function repair() {
-  if (justStored) return;
+  if (justStored) {
+    justStored = false;
+    return;
+  }
   const cache = await caches.open(workbox.core.cacheNames.precache);
   for (const { url, integrity, unpacked } of FILES) {
     const key = workbox.precaching.getCacheKeyForURL(url);
