@@ -16,16 +16,18 @@ def unpack(name: str) -> None:
                 file.write(pack.read(int(line[1])))
 
 
-unpack("page.pack")
-
-from page.breath import breath  # noqa: E402 - now it is there
-
 # What page/app.py imports, what is imported by others first: each is a step.
 MODULES = "words format html link fields files combobox form embedding keep runtime app".split()
 
 
 async def start() -> None:
-    """Import the page's modules, then bring the page to life."""
+    """Unpack and import the page's modules, then bring the page to life."""
+    # As page/breath.py says, which is not there yet: PyScript has just kept the browser waiting.
+    await asyncio.sleep(0.001)
+    unpack("page.pack")
+    from page.breath import breath  # noqa: PLC0415 - now it is there
+
+    await breath()
     for name in MODULES:
         __import__(f"page.{name}")
         await breath()

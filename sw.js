@@ -27,10 +27,14 @@ workbox.precaching.addPlugins([
   {
     // The page has just fetched the same files: let the browser ask whether they changed rather than fetch them again.
     requestWillFetch: async ({ request }) => new Request(request, { cache: "no-cache" }),
+    // Workbox would keep a second copy of each file in memory, which nobody reads while the site is stored.
+    fetchDidSucceed: async ({ event, response }) =>
+      event.type === "install" ? Object.defineProperty(response, "clone", { value: () => response }) : response,
     cacheWillUpdate: async ({ request, response }) => (response.ok ? asStored(request.url, response) : null),
   },
 ]);
-workbox.precaching.precacheAndRoute(FILES, {
+// Without their hashes, for which the browser would hold each file whole in memory: `repair` checks what is stored.
+workbox.precaching.precacheAndRoute(FILES.map(({ url, revision }) => ({ url, revision })), {
   cleanURLs: false,
   // A link's options do not change which file answers. Only `fresh` goes around the cache, to repair what it holds.
   ignoreURLParametersMatching: [/^(?!fresh$)/],
@@ -41,16 +45,8 @@ const sha256 = async (response) => {
   return "sha256-" + btoa(String.fromCharCode(...new Uint8Array(digest)));
 };
 
-// What was stored a moment ago was checked while it came.
-let justStored = false;
-self.addEventListener("install", () => (justStored = true));
-
 // Fetches again each file whose stored copy is missing or damaged. Throws where one cannot be had.
 async function repair() {
-  if (justStored) {
-    justStored = false;
-    return;
-  }
   const cache = await caches.open(workbox.core.cacheNames.precache);
   for (const { url, integrity, unpacked } of FILES) {
     const key = workbox.precaching.getCacheKeyForURL(url);

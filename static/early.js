@@ -91,7 +91,11 @@
     // wait, since nothing has to come over the network.
     if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.startWorker("calc");
   };
-  // Not before the first paint, whose files would have to share the line.
-  requestAnimationFrame(() => setTimeout(painted));
+  // Not before the first paint, whose files would have to share the line. Where the browser does not tell of it, as in a
+  // tab that nobody sees, all this happens a little later without it.
+  new PerformanceObserver((_, observer) => {
+    observer.disconnect();
+    painted();
+  }).observe({ type: "paint", buffered: true });
   setTimeout(() => fail(`nothing happened for ${START_SECONDS} seconds.`), START_SECONDS * 1000);
 })();

@@ -18,17 +18,22 @@ const fetched = async (path) => {
 // where to answer.
 function carried() {
   const { port1, port2 } = new MessageChannel();
-  const [description, unpacked, modules] = ["description", "unpacked", "modules"].map((part) => {
-    const promise = new Promise((resolve, reject) =>
-      port1.addEventListener("message", ({ data }) => {
-        if (part in data) resolve(data[part]);
-        if ("failed" in data) reject(new Error(data.failed));
-      }),
-    );
-    promise.catch(() => {});
-    return promise;
-  });
-  port1.start();
+  const settle = {};
+  const promised = (part) =>
+    new Promise((resolve, reject) => {
+      settle[part] = { resolve, reject };
+    });
+  const [description, unpacked, modules] = ["description", "unpacked", "modules"].map(promised);
+  for (const promise of [description, unpacked, modules]) promise.catch(() => {});
+  port1.onmessage = ({ data }) => {
+    for (const part in data) {
+      if (part === "failed") Object.values(settle).forEach(({ reject }) => reject(new Error(data.failed)));
+      else settle[part].resolve(data[part]);
+      // What has come is large, and is not held by what waits for the rest.
+      delete settle[part];
+    }
+    if (!("modules" in settle) || "failed" in data) port1.close();
+  };
   postMessage({ wants: "snapshot" }, [port2]);
   return { description, unpacked: unpacked.then((parts) => ({ ...parts, modules })) };
 }

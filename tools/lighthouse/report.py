@@ -21,6 +21,8 @@ PROGRAM = Path(__file__).resolve().parent / "node_modules/lighthouse/cli/index.j
 WANTED = {"performance": 95, "accessibility": 100, "best-practices": 100, "seo": 100}
 MEASURES = ("first-contentful-paint", "largest-contentful-paint", "total-blocking-time", "cumulative-layout-shift")
 PHONE, DESK = "phone", "desk"
+# Of so many reports the one in the middle counts, as Lighthouse's own advice on variability has it.
+REPORTS = 3
 
 
 def ask(address: str, device: str) -> dict[str, Any]:
@@ -32,6 +34,12 @@ def ask(address: str, device: str) -> dict[str, Any]:
     answer = subprocess.run(command, capture_output=True, check=True, env=environment).stdout
     report: dict[str, Any] = json.loads(answer)
     return report
+
+
+def middle(address: str, device: str) -> dict[str, Any]:
+    """Return of several reports on an address the one with the middle score of speed."""
+    reports = [ask(address, device) for _ in range(REPORTS)]
+    return sorted(reports, key=lambda report: report["categories"]["performance"]["score"])[REPORTS // 2]
 
 
 def show(report: dict[str, Any], device: str) -> bool:
@@ -57,7 +65,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     with StaticServer(parser.parse_args().folder, MOUNT) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        good = [show(ask(server.url, device), device) for device in (PHONE, DESK)]
+        good = [show(middle(server.url, device), device) for device in (PHONE, DESK)]
         server.shutdown()
     if not all(good):
         sys.exit("Less than wanted.")
