@@ -1,5 +1,5 @@
 // A worker that brings the boot snapshot, so that unpacking it holds up neither the page nor Python. It begins at once,
-// answers at the port that it is handed what static/unpack.mjs gives and then the libraries' modules, and ends. To the
+// answers at the port that it is handed what static/unpack.mjs gives and then the libraries' code, and ends. To the
 // page it says how many bytes have come.
 import { unpack } from "./unpack.mjs";
 
@@ -46,9 +46,10 @@ bringing.then(({ unpacking }) => unpacking).catch(() => {});
 async function answer(port) {
   const { description, unpacking } = await bringing;
   port.postMessage({ description });
-  const { modules, ...unpacked } = await unpacking;
+  const { code: libraries, ...unpacked } = await unpacking;
   port.postMessage({ unpacked }, [unpacked.memory.buffer]);
-  port.postMessage({ modules: await modules });
+  const code = await libraries;
+  port.postMessage({ code }, code.map(({ buffer }) => buffer));
 }
 
 addEventListener("message", async ({ ports: [port] }) => {

@@ -23,8 +23,8 @@ function carried() {
     new Promise((resolve, reject) => {
       settle[part] = { resolve, reject };
     });
-  const [description, unpacked, modules] = ["description", "unpacked", "modules"].map(promised);
-  for (const promise of [description, unpacked, modules]) promise.catch(() => {});
+  const [description, unpacked, code] = ["description", "unpacked", "code"].map(promised);
+  for (const promise of [description, unpacked, code]) promise.catch(() => {});
   port1.onmessage = ({ data }) => {
     for (const part in data) {
       if (part === "failed") Object.values(settle).forEach(({ reject }) => reject(new Error(data.failed)));
@@ -32,10 +32,10 @@ function carried() {
       // What has come is large, and is not held by what waits for the rest.
       delete settle[part];
     }
-    if (!("modules" in settle) || "failed" in data) port1.close();
+    if (!("code" in settle) || "failed" in data) port1.close();
   };
   postMessage({ wants: "snapshot" }, [port2]);
-  return { description, unpacked: unpacked.then((parts) => ({ ...parts, modules })) };
+  return { description, unpacked: unpacked.then((parts) => ({ ...parts, code })) };
 }
 
 // While the worker waits, since Python's import does.

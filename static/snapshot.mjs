@@ -97,7 +97,7 @@ export async function start(options, description, unpacking) {
     });
     const { default: createPyodideModule } = await loading;
     const making = Promise.all([createPyodideModule(settings), unpacking]);
-    const [module, { ids, links, files, modules, ...heap }] = await Promise.race([broken, making]);
+    const [module, { ids, links, files, code, ...heap }] = await Promise.race([broken, making]);
     if (ids.runtime !== expected.runtime || ids.calc !== expected.calc) throw new Error("its files are of different versions");
     reserve(table, links);
     restoreMemory(module, initial, expected.trampoline, heap);
@@ -105,7 +105,9 @@ export async function start(options, description, unpacking) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);
     }
-    linked = modules.then((compiled) => link(module, table, links, compiled));
+    linked = code
+      .then((libraries) => Promise.all(libraries.map((library) => WebAssembly.compile(library))))
+      .then((modules) => link(module, table, links, modules));
     linked.catch(() => {});
     return module;
   };

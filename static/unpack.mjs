@@ -66,7 +66,7 @@ function change(memory, blocks, content) {
 }
 
 // `runtime` and `calc` are streams of the unpacked bytes. Gives what is needed before Python runs, and a promise of the
-// libraries' modules: they come last, and nothing else waits for them.
+// libraries' WebAssembly: it comes last, and nothing else waits for it.
 export async function unpack({ memoryBytes }, runtime, calc) {
   const memory = new Uint8Array(memoryBytes);
   const pieces = new Pieces(runtime);
@@ -84,10 +84,10 @@ export async function unpack({ memoryBytes }, runtime, calc) {
   };
   const [first, second] = await Promise.all([readRuntime(), readCalc()]);
   change(memory, second.blocks, second.content);
-  const compile = async () => {
-    const modules = [];
-    for (const { fileSize } of first.libraries) modules.push(WebAssembly.compile(await pieces.take(fileSize)));
-    return Promise.all(modules);
+  const readLibraries = async () => {
+    const read = [];
+    for (const { fileSize } of first.libraries) read.push(await pieces.take(fileSize));
+    return read;
   };
   const { libraries, table, pointers, addresses } = first;
   return {
@@ -96,6 +96,6 @@ export async function unpack({ memoryBytes }, runtime, calc) {
     files: [...first.files, ...second.files],
     memory,
     ranges: ranges(new Set([...first.blocks, ...second.blocks])),
-    modules: compile(),
+    code: readLibraries(),
   };
 }
