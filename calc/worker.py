@@ -1,7 +1,7 @@
 """What the page may ask of the worker: JSON text in, JSON text out.
 
 It is the border, so it alone in `calc` knows `page`: a result becomes HTML here, and the page's main thread puts that
-into its place. PyScript runs this file in the worker and exports the names in ``__export__``. An answer is an envelope,
+into its place. static/worker.mjs calls these functions by their names. An answer is an envelope,
 ``{"ok": true, ...}`` or ``{"ok": false, "error": {"field", "message"}}``; an exception that reaches the page is a bug.
 """
 
@@ -19,8 +19,6 @@ from calc.errors import ScenarioError
 from calc.evaluation import evaluate as evaluate_scenario
 from calc.export import exports_of
 from page import sections
-
-__export__ = ["evaluate", "figure", "gathered", "hello", "later", "load_figures", "section", "show"]
 
 
 def _plan(scenario: dict[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_axe_finds_nothing_before_python_and_while_it_loads(fresh: tuple[Page, L
     page.goto(address)
     assert page.locator("html").get_attribute("data-app") == "static"
     assert_accessible(page)
-    page.route("**/calc/worker.py", lambda _route: None)
+    page.route("**/static/worker.mjs", lambda _route: None)
     for route in held:
         route.continue_()
     page.wait_for_selector('html[data-app="loading"]', state="attached")

@@ -204,6 +204,7 @@ def test_in_a_sandboxed_frame_the_picture_stays_and_a_message_comes(
     with served(site) as host, reading(browser, host) as (page, _):
         frame = page.frame_locator(FRAME)
         expect(frame.locator("#memory .parts")).to_be_visible()
+        frame.locator("#memory .figure").first.scroll_into_view_if_needed()
         expect(frame.locator("#memory svg").first).to_be_visible()
         if not rights:
             expect(frame.locator("#wake")).to_be_hidden()

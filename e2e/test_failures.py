@@ -40,8 +40,8 @@ def page_in_its_place(route: Route) -> None:
     [
         ("vendor/pyscript/core.js", missing),
         ("main.py", missing),
-        ("calc/worker.py", page_in_its_place),
-        ("static/interpreter.mjs", missing),
+        ("static/worker.mjs", page_in_its_place),
+        ("static/snapshot.mjs", missing),
         ("vendor/pyodide/pyodide.asm.wasm", truncated),
     ],
 )
@@ -56,9 +56,10 @@ def test_a_broken_file_gives_a_message(fresh: tuple[Page, Log], address: str, pa
     assert log.foreign == []
 
 
-def test_without_the_snapshot_python_starts_the_ordinary_way(fresh: tuple[Page, Log], address: str) -> None:
+@pytest.mark.parametrize("path", ["vendor/snapshot/calc.bin", "static/carrier.mjs"])
+def test_without_the_snapshot_python_starts_the_ordinary_way(fresh: tuple[Page, Log], address: str, path: str) -> None:
     page, log = fresh
-    page.route("**/vendor/snapshot/calc.bin", missing)
+    page.route(f"**/{path}", missing)
     page.goto(address)
     until(page, "ready")
     assert log.foreign == []
@@ -81,7 +82,7 @@ def test_a_worker_that_dies_is_noticed_and_replaced(fresh: tuple[Page, Log], add
     page.goto(address)
     until(page, "numbers")
     before = value(page, "max_micro_batch")
-    page.evaluate("document.querySelector('script[name=calc]').xworker.terminate()")
+    page.evaluate("python.stop()")
     page.select_option("#checkpointing", "full")
     expect(page.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
     assert value(page, "max_micro_batch") == before

@@ -191,7 +191,7 @@ def test_undo_and_redo(warm: Page) -> None:
 def test_the_same_scenarios_give_the_same_text_in_cpython_and_in_the_page(warm: Page) -> None:
     for scenario in golden_scenarios():
         text = json.dumps(scenario)
-        call = "text => document.querySelector('script[name=calc]').xworker.sync.evaluate(text)"
+        call = "text => python.ask('evaluate', text)"
         answer = json.loads(warm.evaluate(call, text))
         here = json.loads(json.dumps(evaluate(scenario)))
         assert answer["ok"], scenario
@@ -230,9 +230,10 @@ def golden_scenarios() -> list[dict[str, object]]:
 def test_evaluation_in_the_page_takes_less_than_25_ms(warm: Page) -> None:
     milliseconds = warm.evaluate(
         """async scenario => {
-          const { sync } = document.querySelector("script[name=calc]").xworker;
           const start = performance.now();
-          for (let i = 0; i < 1000; i++) await sync.evaluate(JSON.stringify({ ...scenario, micro_batch: 1 + i % 40 }));
+          for (let i = 0; i < 1000; i++) {
+            await python.ask("evaluate", JSON.stringify({ ...scenario, micro_batch: 1 + i % 40 }));
+          };
           return (performance.now() - start) / 1000;
         }""",
         DEFAULT,

@@ -130,7 +130,7 @@ def test_no_feature_lets_anything_out(watched: tuple[Page, Watch], server: Stati
 
 @pytest.mark.parametrize(
     "path",
-    ["vendor/pyscript/core.js", "main.py", "vendor/pyodide/pyodide.asm.wasm", "calc/worker.py"],
+    ["vendor/pyscript/core.js", "main.py", "vendor/pyodide/pyodide.asm.wasm", "static/worker.mjs"],
 )
 def test_no_failure_lets_anything_out(watched: tuple[Page, Watch], server: StaticServer, path: str) -> None:
     page, watch = watched
@@ -146,7 +146,7 @@ def test_a_worker_that_dies_takes_nothing_out(watched: tuple[Page, Watch], serve
     page, watch = watched
     page.goto(server.url)
     until(page, "numbers")
-    page.evaluate("document.querySelector('script[name=calc]').xworker.terminate()")
+    page.evaluate("python.stop()")
     page.locator("#sequence_length").fill("1357")
     expect(page.locator("#alert")).to_be_visible(timeout=SAID_WITHIN_MILLISECONDS)
     watch.assert_nothing_left()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
@@ -47,10 +48,12 @@ def test_numbers_that_are_shown_already_are_not_written_again(fresh: tuple[Page,
 def test_a_figure_with_a_fault_says_so_in_its_place(fresh: tuple[Page, Log], address: str) -> None:
     def with_fault(route: Route) -> None:
         response = route.fetch()
-        route.fulfill(response=response, body=response.text() + BREAK_A_FIGURE)
+        start = 'python.pyimport("calc.worker")'
+        broken = f"(python.runPython({json.dumps(BREAK_A_FIGURE)}), {start})"
+        route.fulfill(response=response, body=response.text().replace(start, broken))
 
     page, _ = fresh
-    page.route("**/calc/worker.py", with_fault)
+    page.route("**/static/worker.mjs", with_fault)
     page.goto(address)
     until(page, "ready")
     expect(page.locator('[data-figure="memory"]')).to_contain_text("ZeroDivisionError")

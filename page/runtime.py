@@ -4,13 +4,11 @@ import asyncio
 import json
 from typing import Any
 
-from pyscript import document, window, workers
+from pyscript import window
 from pyscript.ffi import create_proxy
 
-WORKER = "calc"
-# What the worker starts from besides the runtime; PyScript does not say when one of them is missing.
-WORKER_FILE = "calc/worker.py"
-STARTING_FILES = (WORKER_FILE, "static/interpreter.mjs", "static/snapshot.mjs", "static/carrier.mjs")
+# What Python starts from besides its runtime; where one is missing, its worker cannot say so.
+STARTING_FILES = ("static/worker.mjs", "static/snapshot.mjs", "static/carrier.mjs")
 
 START_SECONDS = 60
 ANSWER_SECONDS = 30
@@ -50,59 +48,36 @@ class Runtime:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.worker: Any = None
-        self.script: Any = None
+        self.python: Any = None
 
     async def start(self, progress: Any) -> None:
-        """Start a worker that has said hello, or say which of its files is missing."""
-        try:
-            # PyScript would run what comes in its place.
-            await asyncio.gather(self._start(progress), _response(WORKER_FILE))
-        except Failure:
-            for path in STARTING_FILES:
-                await _response(path)
-            raise
-
-    async def _start(self, progress: Any) -> None:
-        self.worker = await self._limited(self._new_worker(progress), START_SECONDS, "Python did not start")
-        await self.ask("hello")
-
-    async def _new_worker(self, progress: Any) -> Any:
-        name = f"{WORKER}-{self.generation}" if self.generation else WORKER
-        # static/early.js has started the first one already.
-        self.script = document.querySelector(f'script[name="{name}"]') or window.startWorker(name)
-        settled = asyncio.Event()
-        said = {}
+        """Start Python, or say which of its files is missing."""
+        # At all but the first visit static/early.js has started it already.
+        self.python = getattr(window, "python", None) or window.startPython()
 
         def heard(event: Any) -> None:
             """Take in what the worker says while it starts."""
-            if event.detail.failed:
-                said["failed"] = event.detail.failed
-                settled.set()
-            else:
-                done, total = event.detail.done, event.detail.total
-                progress("Loading Python" if done < total else "Starting Python")(done, total)
+            done, total = event.detail.done, event.detail.total
+            progress("Loading Python" if done < total else "Starting Python")(done, total)
 
-        async def ready() -> None:
-            try:
-                said["worker"] = await workers[name]
-            except Exception as error:
-                said["failed"] = _said(error)
-            settled.set()
-
-        asyncio.create_task(ready())
-        self.script.addEventListener("said", create_proxy(heard))
-        if getattr(self.script, "failed", ""):
-            raise Failure("Python could not start in this browser.", self.script.failed)
-        await settled.wait()
-        if "failed" in said:
-            raise Failure("Python could not start in this browser.", said["failed"])
-        return said["worker"]
+        self.python.addEventListener("said", create_proxy(heard))
+        try:
+            await self._limited(self.python.ask("hello"), START_SECONDS, "Python did not start")
+        except Failure:
+            raise
+        except Exception as error:
+            for path in STARTING_FILES:
+                await _response(path)
+            raise Failure("Python could not start in this browser.", _said(error)) from None
 
     async def _limited(self, waiting: Any, seconds: float, what: str) -> Any:
-        """Wait for an answer, but not for ever: a worker that hangs says nothing."""
+        """Wait for a promise, but not for ever: a worker that hangs says nothing."""
+
+        async def kept() -> Any:
+            return await waiting
+
         try:
-            return await asyncio.wait_for(waiting, seconds)
+            return await asyncio.wait_for(kept(), seconds)
         except asyncio.TimeoutError:
             raise Failure(f"{what} within {seconds} seconds.") from None
 
@@ -113,12 +88,8 @@ class Runtime:
 
     async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
         """Call an exported function and read its envelope."""
-
-        async def call() -> Any:
-            return await getattr(self.worker, name)(*arguments)
-
         try:
-            text = await self._limited(call(), seconds, "Python did not answer")
+            text = await self._limited(self.python.ask(name, *arguments), seconds, "Python did not answer")
         except Failure:
             raise
         except Exception as error:
@@ -129,9 +100,6 @@ class Runtime:
     def stop(self) -> None:
         """End the worker, if there is one, and let nothing that it still says count."""
         self.generation += 1
-        self.worker = None
-        if self.script is not None:
-            if hasattr(self.script, "xworker"):
-                self.script.xworker.terminate()
-            self.script.remove()
-            self.script = None
+        if self.python is not None:
+            self.python.stop()
+            self.python = window.python = None

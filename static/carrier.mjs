@@ -6,15 +6,15 @@ import { unpack } from "./unpack.mjs";
 const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
 
 // Not at every piece: each time the page is painted anew.
-const REPORTS = 20;
+const REPORT_MILLISECONDS = 150;
 const coming = { done: 0, total: 0 };
-let reported = 0;
+let reported = performance.now();
 const counting = () =>
   new TransformStream({
     transform(chunk, controller) {
       coming.done += chunk.length;
-      if (coming.done === coming.total || coming.done - reported > coming.total / REPORTS) {
-        reported = coming.done;
+      if (coming.done === coming.total || performance.now() - reported > REPORT_MILLISECONDS) {
+        reported = performance.now();
         postMessage(coming);
       }
       controller.enqueue(chunk);

@@ -6,12 +6,11 @@
   try { kept = localStorage.getItem("batch-size-optimizer:theme"); } catch { root.dataset.storage = "refused"; }
   const theme = [wanted, kept].find((name) => name === "light" || name === "dark");
   if (theme) root.dataset.theme = theme;
-  // On a small screen the scenario's groups start as one line each: looks so at once, is so from static/fold.js on.
+  // On a small screen the scenario's groups start as one line each: looks so at once, is so from static/later.js on.
   // A page that is embedded (static/embedded.js) runs this later, when its groups are folded already.
   if (document.readyState === "loading" && matchMedia("(max-width: 60rem)").matches) root.dataset.folded = "";
 
   const START_SECONDS = 30;
-  const LOOK_MILLISECONDS = 5;
   const say = (text, { alone = false } = {}) => {
     if (root.dataset.app !== "static") return;
     const alert = document.getElementById("alert");
@@ -49,47 +48,66 @@
   // PyScript says in the console alone that the page's program is missing.
   fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
 
-  // Starts a worker that runs calc/worker.py, and beside it the one that brings its snapshot. The element from which
-  // PyScript makes it hears of both as `said` events.
-  globalThis.startWorker = (name) => {
-    const script = document.createElement("script");
-    const version = new URL("./static/interpreter.mjs", document.baseURI).href;
-    const attributes = { type: "pyodide", worker: "", name, src: "./calc/worker.py", version, config: "{}" };
-    for (const [key, value] of Object.entries(attributes)) script.setAttribute(key, value);
-    const heard = ({ data }) => {
-      if (!data?.total && !data?.failed) return;
-      const { done = 0, total = 0, failed = "" } = data;
-      script.failed = failed;
-      script.dispatchEvent(new CustomEvent("said", { detail: { done, total, failed } }));
-    };
-    const carrier = new Worker("./static/carrier.mjs", { type: "module" });
-    let broken = "";
-    carrier.addEventListener("message", heard);
-    carrier.addEventListener("error", (event) => {
-      event.preventDefault();
-      broken = event.message || "static/carrier.mjs did not load";
-    });
-    const asked = ({ data, ports: [port] }) => {
-      if (data?.wants !== "snapshot") return;
-      if (broken) port.postMessage({ failed: broken });
-      else carrier.postMessage("answer", [port]);
-    };
-    const listen = () => {
-      if (!script.xworker) return setTimeout(listen, LOOK_MILLISECONDS);
-      script.xworker.addEventListener("message", asked);
-      script.xworker.addEventListener("message", heard);
-    };
-    // PyScript tells nobody when it has made it.
-    listen();
-    document.head.append(script);
-    return script;
-  };
+  // Python in a worker of its own (static/worker.mjs), and beside it the one that brings its snapshot. Tells in `said`
+  // events how much of the snapshot has come.
+  class Python extends EventTarget {
+    #workers = {};
+    #waiting = new Map();
+    #asked = 0;
+    #broken = "";
+
+    constructor() {
+      super();
+      for (const name of ["worker", "carrier"]) {
+        const worker = new Worker(`./static/${name}.mjs`, { type: "module" });
+        worker.addEventListener("message", ({ data }) => this.#hear(data));
+        worker.addEventListener("error", (event) => {
+          event.preventDefault();
+          this.#hear({ broken: name, text: event.message || `static/${name}.mjs did not load` });
+        });
+        this.#workers[name] = worker;
+      }
+      const { port1, port2 } = new MessageChannel();
+      this.#workers.worker.postMessage({ snapshot: port1 }, [port1]);
+      this.#workers.carrier.postMessage("answer", [port2]);
+    }
+
+    #hear({ id, value, failed, broken, text, ...said }) {
+      if (id) {
+        const { resolve, reject } = this.#waiting.get(id);
+        this.#waiting.delete(id);
+        failed === undefined ? resolve(value) : reject(new Error(failed));
+      } else if (broken === "carrier") {
+        this.#workers.worker.postMessage({ broken: text });
+      } else if (broken) {
+        this.#broken = text;
+        for (const { reject } of this.#waiting.values()) reject(new Error(text));
+      } else {
+        this.dispatchEvent(new CustomEvent("said", { detail: said }));
+      }
+    }
+
+    // Calls a function of calc/worker.py. Gives its answer; fails with what it says, and where there is no Python.
+    ask(name, ...values) {
+      if (this.#broken) return Promise.reject(new Error(this.#broken));
+      return new Promise((resolve, reject) => {
+        this.#waiting.set(++this.#asked, { resolve, reject });
+        this.#workers.worker.postMessage({ id: this.#asked, name, values });
+      });
+    }
+
+    stop() {
+      for (const worker of Object.values(this.#workers)) worker.terminate();
+    }
+  }
+  globalThis.startPython = () => (globalThis.python = new Python());
+  // At a first visit the form comes first: page/runtime.py starts Python once it reacts. Later it need not wait, since
+  // nothing has to come over the network.
+  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.startPython();
+
   const painted = () => {
     // What PyScript will ask for, ahead of time.
     for (const link of document.querySelectorAll("link[data-rel]")) link.rel = link.dataset.rel;
-    // At a first visit the form comes first: page/runtime.py starts the worker once it reacts. Later the worker need not
-    // wait, since nothing has to come over the network.
-    if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.startWorker("calc");
   };
   // Not before the first paint, whose files would have to share the line. Where the browser does not tell of it, as in a
   // tab that nobody sees, all this happens a little later without it.

@@ -63,13 +63,13 @@ function link(module, table, { libraries, pointers, addresses }, modules) {
 }
 
 // Starts Pyodide with these options from start.json's content and what static/unpack.mjs gives: each may be a promise.
-// Gives Python, and a promise of its libraries.
+// Gives Python, and what brings its libraries: a function, since the first numbers need none.
 export async function start(options, description, unpacking) {
   // Awaited further down; without this a failure before then would count as handled by nobody.
   unpacking.catch(() => {});
   const loading = import("../vendor/pyodide/pyodide.asm.mjs");
   loading.catch(() => {});
-  let linked;
+  let bringLibraries;
 
   const createModule = async (settings) => {
     const expected = await description;
@@ -105,15 +105,16 @@ export async function start(options, description, unpacking) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);
     }
-    linked = code
-      .then((libraries) => Promise.all(libraries.map((library) => WebAssembly.compile(library))))
-      .then((modules) => link(module, table, links, modules));
-    linked.catch(() => {});
+    let linked;
+    bringLibraries = () =>
+      (linked ??= code
+        .then((libraries) => Promise.all(libraries.map((library) => WebAssembly.compile(library))))
+        .then((modules) => link(module, table, links, modules)));
     return module;
   };
   const header = Promise.resolve(description).then(({ header }) =>
     Uint8Array.from(atob(header), (character) => character.charCodeAt(0)),
   );
   const python = await pyodide.loadPyodide({ ...options, createPyodideModule: createModule, _loadSnapshot: header });
-  return { python, linked };
+  return { python, bringLibraries };
 }

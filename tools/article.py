@@ -25,7 +25,7 @@ from calc.evaluation import evaluate
 from page import link, sections
 from page.format import count, duration, escape, fixed, gib, parameters, significant
 from page.html import tag
-from tools.lean import leaner
+from tools.lean import leaner, put_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,7 +144,7 @@ def figure(attributes: str) -> str:
     if not drawn:
         raise ValueError(f"no figure {name} of {given['data-scenario']}")
     drawn = drawn.replace('<div class="drawing"', '<div class="drawing" tabindex="0"', 1)
-    return f'<figure class="figure"{attributes}>{drawn}</figure>'
+    return f'<figure class="figure"{attributes}>{put_away(drawn)}</figure>'
 
 
 def article() -> str:

@@ -78,11 +78,19 @@ MAIN_THREAD_MODULES = (
 # Where a package does not carry its licence: what it holds, and the texts in tools/licences.
 LICENCES_NOT_CARRIED = {
     "pyodide": (
-        "Pyodide (https://github.com/pyodide/pyodide), with Python's standard library as tools/repack.py changes it",
+        "Pyodide (https://github.com/pyodide/pyodide), library and loader as tools/repack.py and build.py change them",
         ("MPL-2.0.txt", "Python.txt"),
     ),
     MICROPYTHON: ("MicroPython (https://github.com/micropython/micropython)", ("MicroPython.txt",)),
 }
+
+# Pyodide's loader is one function of a megabyte. In brackets, the browser compiles it at once; without them it looks
+# through it for errors first, which takes nearly as long, and compiles it when it is called.
+PYODIDE_LOADER = "vendor/pyodide/pyodide.asm.mjs"
+LOADER_AT_ONCE = (
+    ("async function _createPyodideModule(", "const _createPyodideModule=(async function("),
+    ("return moduleRtn}export default", "return moduleRtn});export default"),
+)
 
 # Where sw.js wants the list of files; the name is the one that Workbox's own tools look for.
 OFFLINE_FILES_MARK = b"self.__WB_MANIFEST"
@@ -190,10 +198,7 @@ def fetched_early(page: str) -> str:
     names = [f"vendor/pyscript/{path.name}" for pattern in PYSCRIPT_EARLY for path in dist.glob(pattern)]
     later = [("modulepreload", name) for name in ("vendor/micropython/micropython.mjs", *names)]
     links = [f'<link rel="later" data-rel="{rel}" href="./{name}">' for rel, name in later]
-    links += [
-        f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>'
-        for name in ("vendor/micropython/micropython.wasm", PACK)
-    ]
+    links += [f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>' for name in (PACK,)]
     page = once(page, 'config="./pyscript.toml"', f'config="{html.escape(text)}"')
     return once(page, PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
 
@@ -224,8 +229,6 @@ def site(cache: Path) -> dict[str, bytes]:
     """Return the whole site: the path of each file in it, and its content."""
     # GitHub Pages leaves out files that begin with an underscore unless this file is there.
     files = {".nojekyll": b"", "calc.zip": worker_archive()}
-    # PyScript takes the worker's first file by its address; all else of `calc` comes in the archive.
-    files["calc/worker.py"] = (ROOT / "calc/worker.py").read_bytes()
     files.update((name, path.read_bytes()) for name, path in own_files())
     files[PACK] = main_thread_pack()
     page = prerender((ROOT / "index.html").read_text())
@@ -233,6 +236,10 @@ def site(cache: Path) -> dict[str, bytes]:
     files |= examples(page)
     files["embed.html"] = fetched_early(embedded(page)).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
+    loader = files[PYODIDE_LOADER].decode()
+    for old, new in LOADER_AT_ONCE:
+        loader = once(loader, old, new)
+    files[PYODIDE_LOADER] = loader.encode()
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())

@@ -36,17 +36,17 @@ FULL = """<p class="full"><a data-full href="./" target="_blank" rel="noopener">
     """
 
 
-def once(html: str, old: str, new: str) -> str:
-    """Replace what stands once in a page.
+def once(text: str, old: str, new: str) -> str:
+    """Replace what stands once in a page or another text.
 
     Raises
     ------
     ValueError
         Where it stands there more or less often.
     """
-    if html.count(old) != 1:
-        raise ValueError(f"index.html: {html.count(old)} times {old}; once is needed")
-    return html.replace(old, new)
+    if text.count(old) != 1:
+        raise ValueError(f"{text[:40]!r}: {text.count(old)} times {old}; once is needed")
+    return text.replace(old, new)
 
 
 def embedded(html: str) -> str:

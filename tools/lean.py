@@ -1,4 +1,4 @@
-"""Make the figures that are drawn at build time smaller: they travel with the page, whoever scrolls to them.
+"""Make what is drawn at build time smaller, and let it wait: it travels with the page, whoever scrolls to it.
 
 The page draws its own, at the width it has; there the time to draw counts, and not the size.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from typing import Any
+
+from page.html import tag
 
 DECIMALS = 1
 NUMBER = re.compile(r"-?\d+\.\d{2,}(?!\d|e)")
@@ -41,3 +43,11 @@ def lean(svg: str) -> str:
 def leaner(drawn: dict[str, Any]) -> dict[str, Any]:
     """Return what `calc.plots.draw` gave, its drawing made smaller."""
     return {**drawn, "svg": lean(drawn["svg"])} if "svg" in drawn else drawn
+
+
+def put_away(html: str) -> str:
+    """Return content as text that static/later.js puts into place before it is seen: the start need not take it apart.
+
+    A browser without scripts shows it as it is.
+    """
+    return tag("noscript", html)

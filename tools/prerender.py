@@ -42,7 +42,7 @@ from page.format import GIB, escape, parameters
 from page.html import tag
 from page.words import CHOICES, FIELDS
 from tools.article import article
-from tools.lean import leaner
+from tools.lean import leaner, put_away
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -270,7 +270,7 @@ def prerender(html: str) -> str:
     html = fill(html, "id", "datasets", "".join(tag("option", value=name) for name in DATASET_SAMPLES))
     html = fill(html, "data-published", "critical-batches", sections_plan.tasks(published.critical_batches()))
     html = fill(html, "data-published", "utilizations", sections_plan.utilizations(published.training_speeds()))
-    html = fill(html, "data-published", "scaling", sections_plan.scaling_rows(comparison()))
+    html = fill(html, "data-published", "scaling", put_away(sections_plan.scaling_rows(comparison())))
     for key, catalog, choices, own in (("model", "models", models(), OWN_MODELS), ("gpu", "gpus", cards(), OWN_CARDS)):
         html = fill(html, "data-catalog", catalog, entries(key, choices, own))
         html = with_attributes(html, key, {"data-value": SCENARIO[key], "value": result[key]["name"]})
@@ -282,8 +282,8 @@ def prerender(html: str) -> str:
         html = fill(html, "data-section", name, text)
         html = html.replace(f'data-section="{name}"', f'data-section="{name}" data-digest="{sections.digest(text)}"')
     for name in DRAWN:
-        html = fill(html, "data-figure", name, drawn(name))
-    html = fill(html, "data-built", "accuracy", drawn("accuracy"))
+        html = fill(html, "data-figure", name, put_away(drawn(name)))
+    html = fill(html, "data-built", "accuracy", put_away(drawn("accuracy")))
     html = fill(html, "id", "snippet-text", escape(SNIPPET))
     html = fill(html, "id", "article", article())
     html = re.sub(r"(<figure [^<>]*)(></figure>)", r"\1 hidden\2", html)

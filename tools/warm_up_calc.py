@@ -23,7 +23,7 @@ OTHERS = ("llama-3.1-8b", "resnet50")
 FIGURE_WIDTH = 640
 
 for module in pkgutil.walk_packages(calc.__path__, "calc."):
-    if module.name not in {"calc.__main__", "calc.worker"}:  # both act when they are imported
+    if module.name != "calc.__main__":  # acts when it is imported
         importlib.import_module(module.name)
 
 

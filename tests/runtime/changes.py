@@ -7,7 +7,7 @@ import json
 from itertools import cycle, islice
 from time import perf_counter
 
-import worker  # type: ignore[import-not-found] # the page's own, beside this file
+from calc import worker
 
 MODELS = ("gpt2", "resnet50", "llama-3.2-1b", "vit_b_16")
 GPUS = ("h100-sxm-80gb", "rtx-4090-24gb")

@@ -58,8 +58,8 @@ async function fromSnapshot(damaged = {}) {
   const start_json = damaged.description ?? description();
   const streams = [damaged.runtime ?? stream(unpacked("runtime.bin")), damaged.calc ?? stream(unpacked("calc.bin"))];
   const unpacking = Promise.all(streams).then(([runtime, calc]) => unpack(start_json, runtime, calc));
-  const { python, linked } = await start(options, start_json, unpacking);
-  python.loadPackage = () => linked;
+  const { python, bringLibraries } = await start(options, start_json, unpacking);
+  python.loadPackage = bringLibraries;
   python.bringStandardLibrary = () => python.FS.writeFile("/lib/python314.zip", read("vendor/pyodide/python_stdlib.zip"));
   python.bringPackages = () => {
     for (const name of fs.readdirSync(indexURL).filter((name) => name.endsWith(".whl"))) {
@@ -79,8 +79,6 @@ async function ordinary() {
 
 const program = (python, name) => {
   python.FS.writeFile(`${name}.py`, fs.readFileSync(`tests/runtime/${name}.py`));
-  // As in the page, where PyScript runs it.
-  python.FS.writeFile("worker.py", read("calc/worker.py"));
   return python.pyimport(name);
 };
 

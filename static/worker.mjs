@@ -1,9 +1,7 @@
-// The module that PyScript's `interpreter` key names: Pyodide with `calc` in it, started from the boot snapshot, or the
-// ordinary way where that is not possible.
+// Python's worker: starts Pyodide with `calc` in it, from the boot snapshot or, where that is not possible, the ordinary
+// way; then answers calls of the functions in calc/worker.py.
 import * as pyodide from "../vendor/pyodide/pyodide.mjs";
 import { start } from "./snapshot.mjs";
-
-export const version = pyodide.version;
 
 const at = (path) => new URL(`../${path}`, import.meta.url).href;
 const indexURL = at("vendor/pyodide/");
@@ -14,29 +12,26 @@ const fetched = async (path) => {
   return response;
 };
 
-// What static/carrier.mjs brings, as promises: a failure counts where each is used. The page, which started it, tells it
-// where to answer.
-function carried() {
-  const { port1, port2 } = new MessageChannel();
-  const settle = {};
-  const promised = (part) =>
-    new Promise((resolve, reject) => {
-      settle[part] = { resolve, reject };
-    });
-  const [description, unpacked, code] = ["description", "unpacked", "code"].map(promised);
-  for (const promise of [description, unpacked, code]) promise.catch(() => {});
-  port1.onmessage = ({ data }) => {
-    for (const part in data) {
-      if (part === "failed") Object.values(settle).forEach(({ reject }) => reject(new Error(data.failed)));
-      else settle[part].resolve(data[part]);
-      // What has come is large, and is not held by what waits for the rest.
-      delete settle[part];
+// What static/carrier.mjs brings, as promises: a failure counts where each is used.
+const promised = () => {
+  const made = {};
+  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
+  made.promise.catch(() => {});
+  return made;
+};
+const carried = { description: promised(), unpacked: promised(), code: promised() };
+const carrierFailed = (text) => Object.values(carried).forEach(({ reject }) => reject(new Error(text)));
+const listenToCarrier = (port) => {
+  port.onmessage = ({ data: { failed, ...parts } }) => {
+    if (failed) carrierFailed(failed);
+    for (const part in parts) {
+      carried[part].resolve(parts[part]);
+      // What has come is large, and is held by those who wait for it alone.
+      delete carried[part];
     }
-    if (!("code" in settle) || "failed" in data) port1.close();
+    if (failed || "code" in parts) port.close();
   };
-  postMessage({ wants: "snapshot" }, [port2]);
-  return { description, unpacked: unpacked.then((parts) => ({ ...parts, code })) };
-}
+};
 
 // While the worker waits, since Python's import does.
 function fetchedNow(path) {
@@ -48,13 +43,14 @@ function fetchedNow(path) {
   return new Uint8Array(request.response);
 }
 
-async function startFromSnapshot(options) {
-  const { description, unpacked } = carried();
+async function startFromSnapshot() {
+  const { description, unpacked, code } = carried;
   // What Python imports lies in the snapshot already: the standard library comes when something else is asked for.
   const stdLibURL = at("vendor/snapshot/none.zip");
-  const { python, linked } = await start({ ...options, indexURL, stdLibURL }, description, unpacked);
-  // The packages are there but for their libraries, which are on their way.
-  python.loadPackage = () => linked;
+  const unpacking = unpacked.promise.then((parts) => ({ ...parts, code: code.promise }));
+  const { python, bringLibraries } = await start({ indexURL, stdLibURL }, description.promise, unpacking);
+  // The packages are there but for their libraries.
+  python.loadPackage = bringLibraries;
   const packages = Object.entries(python.lockfile.packages);
   // Asked for by tools/late_imports.py.
   const [major, minor] = python.lockfile.info.python.split(".");
@@ -71,11 +67,11 @@ async function startFromSnapshot(options) {
   return python;
 }
 
-async function startOrdinary(options) {
+async function startOrdinary() {
   // Figures need no 3D axes, and matplotlib says at each import that they are not shipped.
   const env = { PYTHONWARNINGS: "ignore:Unable to import Axes3D" };
   const [python, calc] = await Promise.all([
-    pyodide.loadPyodide({ ...options, indexURL, env: { ...env, ...options.env } }),
+    pyodide.loadPyodide({ indexURL, env }),
     fetched("calc.zip").then((response) => response.arrayBuffer()),
   ]);
   python.unpackArchive(calc, "zip");
@@ -98,21 +94,31 @@ function withoutWaitingForEver(starting) {
   return Promise.race([broken, starting()]).finally(() => (WebAssembly.instantiateStreaming = instantiateStreaming));
 }
 
-export async function loadPyodide(options) {
+async function startPython() {
   try {
-    const python = await withoutWaitingForEver(() => startFromSnapshot(options));
+    const python = await withoutWaitingForEver(startFromSnapshot);
     performance.mark("python:snapshot");
     return python;
   } catch (error) {
     console.info(`Starting Python without the snapshot: ${error.message}`);
   }
+  const python = await withoutWaitingForEver(startOrdinary);
+  performance.mark("python:ordinary");
+  return python;
+}
+
+const starting = startPython().then((python) => python.pyimport("calc.worker"));
+
+async function answer({ id, name, values }) {
   try {
-    const python = await withoutWaitingForEver(() => startOrdinary(options));
-    performance.mark("python:ordinary");
-    return python;
-  } catch (error) {
-    // PyScript would tell nobody.
-    postMessage({ failed: error.message });
-    throw error;
+    postMessage({ id, value: await (await starting)[name](...values) });
+  } catch ({ message }) {
+    postMessage({ id, failed: message });
   }
 }
+
+addEventListener("message", ({ data }) => {
+  if (data.id) answer(data);
+  else if (data.snapshot) listenToCarrier(data.snapshot);
+  else carrierFailed(data.broken);
+});
