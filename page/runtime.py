@@ -52,8 +52,8 @@ class Runtime:
 
     async def start(self, progress: Any) -> None:
         """Start Python, or say which of its files is missing."""
-        # At all but the first visit static/early.js has started it already.
-        self.python = getattr(window, "python", None) or window.startPython()
+        # static/early.js has made the first one, and at all but a first visit has let it begin.
+        self.python = getattr(window, "python", None) or window.newPython()
 
         def heard(event: Any) -> None:
             """Take in what the worker says while it starts."""
@@ -61,6 +61,7 @@ class Runtime:
             progress("Loading Python" if done < total else "Starting Python")(done, total)
 
         self.python.addEventListener("said", create_proxy(heard))
+        self.python.begin()
         try:
             await self._limited(self.python.ask("hello"), START_SECONDS, "Python did not start")
         except Failure:

@@ -1,6 +1,6 @@
-// A worker that brings the boot snapshot, so that unpacking it holds up neither the page nor Python. It begins at once,
-// answers at the port that it is handed what static/unpack.mjs gives and then the libraries' code, and ends. To the
-// page it says how many bytes have come.
+// A worker that brings the boot snapshot, so that unpacking it holds up neither the page nor Python. Handed a port, it
+// begins, answers there what static/unpack.mjs gives and then the libraries' code, and ends. To the page it says how many
+// bytes have come.
 import { unpack } from "./unpack.mjs";
 
 const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
@@ -35,18 +35,11 @@ async function unzipped(name) {
   return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
 }
 
-const bringing = Promise.all([
-  fetched("start.json").then((response) => response.json()),
-  unzipped("runtime.bin"),
-  unzipped("calc.bin"),
-]).then(([description, runtime, calc]) => ({ description, unpacking: unpack(description, runtime, calc) }));
-// It counts once there is somewhere to say so.
-bringing.then(({ unpacking }) => unpacking).catch(() => {});
-
 async function answer(port) {
-  const { description, unpacking } = await bringing;
-  port.postMessage({ description });
-  const { code: libraries, ...unpacked } = await unpacking;
+  const description = fetched("start.json").then((response) => response.json());
+  const [described, runtime, calc] = await Promise.all([description, unzipped("runtime.bin"), unzipped("calc.bin")]);
+  port.postMessage({ description: described });
+  const { code: libraries, ...unpacked } = await unpack(described, runtime, calc);
   port.postMessage({ unpacked }, [unpacked.memory.buffer]);
   const code = await libraries;
   port.postMessage({ code }, code.map(({ buffer }) => buffer));

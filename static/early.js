@@ -54,6 +54,7 @@
     #workers = {};
     #waiting = new Map();
     #asked = 0;
+    #begun = false;
     #broken = "";
 
     constructor() {
@@ -67,6 +68,12 @@
         });
         this.#workers[name] = worker;
       }
+    }
+
+    // Lets the workers, which have read no more than their own code, bring Python and the snapshot; once is enough.
+    begin() {
+      if (this.#begun) return;
+      this.#begun = true;
       const { port1, port2 } = new MessageChannel();
       this.#workers.worker.postMessage({ snapshot: port1 }, [port1]);
       this.#workers.carrier.postMessage("answer", [port2]);
@@ -100,14 +107,16 @@
       for (const worker of Object.values(this.#workers)) worker.terminate();
     }
   }
-  globalThis.startPython = () => (globalThis.python = new Python());
-  // At a first visit the form comes first: page/runtime.py starts Python once it reacts. Later it need not wait, since
+  globalThis.newPython = () => (globalThis.python = new Python());
+  // At a first visit the form comes first: page/runtime.py lets Python begin once it reacts. Later it need not wait, since
   // nothing has to come over the network.
-  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.startPython();
+  const known = navigator.serviceWorker?.controller && root.dataset.storage !== "refused";
+  if (known) globalThis.newPython().begin();
 
   const painted = () => {
     // What PyScript will ask for, ahead of time.
     for (const link of document.querySelectorAll("link[data-rel]")) link.rel = link.dataset.rel;
+    if (!known && root.dataset.storage !== "refused") globalThis.newPython();
   };
   // Not before the first paint, whose files would have to share the line. Where the browser does not tell of it, as in a
   // tab that nobody sees, all this happens a little later without it.

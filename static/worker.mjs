@@ -107,18 +107,24 @@ async function startPython() {
   return python;
 }
 
-const starting = startPython().then((python) => python.pyimport("calc.worker"));
+// Settled by the message that lets it begin.
+const python = promised();
 
 async function answer({ id, name, values }) {
   try {
-    postMessage({ id, value: await (await starting)[name](...values) });
+    postMessage({ id, value: await (await python.promise)[name](...values) });
   } catch ({ message }) {
     postMessage({ id, failed: message });
   }
 }
 
 addEventListener("message", ({ data }) => {
-  if (data.id) answer(data);
-  else if (data.snapshot) listenToCarrier(data.snapshot);
-  else carrierFailed(data.broken);
+  if (data.id) {
+    answer(data);
+  } else if (data.snapshot) {
+    startPython().then((started) => python.resolve(started.pyimport("calc.worker")), python.reject);
+    listenToCarrier(data.snapshot);
+  } else {
+    carrierFailed(data.broken);
+  }
 });
