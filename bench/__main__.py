@@ -41,7 +41,7 @@ LINK_BITS_PER_SECOND = 10_000_000
 LINK_LATENCY_SECONDS = 0.04
 
 # The mark by which a page has done what it is measured for.
-LAST_MARK = {"ours": "app:ready", "plain": "app:ready", "plain-repacked": "app:ready", "bare": "app:numbers"}
+LAST_MARK = {"ours": "app:figures", "plain": "app:figures", "plain-repacked": "app:figures", "bare": "app:numbers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Visit:
     alive: float | None
     numbers: float | None
     ready: float | None
+    """When the figures that can be seen were live, the nearest one at least; on a plain page, the first."""
+    figures: float | None
     longest_task: float
     longest_task_after_alive: float | None
     layout_shift: float
@@ -104,6 +106,7 @@ def visit(browser: Browser, host: Host, name: str, condition: str) -> Visit:
         alive=alive,
         numbers=marks.get("app:numbers"),
         ready=marks.get("app:ready"),
+        figures=marks.get("app:figures"),
         longest_task=max((duration for _, duration in values["tasks"]), default=0.0),
         longest_task_after_alive=None
         if alive is None

@@ -70,7 +70,7 @@ def test_start_goes_through_its_states_and_leaves_its_marks(fresh: tuple[Page, L
     marks = page.evaluate(
         "performance.getEntriesByType('mark').filter(m => m.name.startsWith('app:')).map(m => m.name)"
     )
-    assert marks == ["app:alive", "app:numbers", "app:ready"]
+    assert marks == ["app:alive", "app:numbers", "app:ready", "app:figures"]
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
     assert not page.evaluate("crossOriginIsolated")
@@ -191,7 +191,7 @@ def test_undo_and_redo(warm: Page) -> None:
 def test_the_same_scenarios_give_the_same_text_in_cpython_and_in_the_page(warm: Page) -> None:
     for scenario in golden_scenarios():
         text = json.dumps(scenario)
-        call = "text => python.ask('evaluate', text)"
+        call = "text => python.ask(30, 'evaluate', text)"
         answer = json.loads(warm.evaluate(call, text))
         here = json.loads(json.dumps(evaluate(scenario)))
         assert answer["ok"], scenario
@@ -232,7 +232,7 @@ def test_evaluation_in_the_page_takes_less_than_25_ms(warm: Page) -> None:
         """async scenario => {
           const start = performance.now();
           for (let i = 0; i < 1000; i++) {
-            await python.ask("evaluate", JSON.stringify({ ...scenario, micro_batch: 1 + i % 40 }));
+            await python.ask(30, "evaluate", JSON.stringify({ ...scenario, micro_batch: 1 + i % 40 }));
           };
           return (performance.now() - start) / 1000;
         }""",

@@ -378,12 +378,17 @@ class Page:
                 for place in document.querySelectorAll("[data-figure]")
                 if not (place.hasAttribute("data-on-demand") or (place.hasAttribute("data-needs") and place.hidden))
             ]
+            if not rest:
+                # The nearest one, whether or not it can be seen yet.
+                await self.draw_nearest(figures, turn, scenario, most=1)
             await self.draw_nearest(figures, turn, scenario, in_view=True)
+            if turn == self.latest:
+                mark("app:ready")
             await asyncio.sleep(rest)
             await self.draw_nearest(figures, turn, scenario)
             soon, rest = FIGURE_PAUSE_SECONDS, REST_PAUSE_SECONDS
             if turn == self.latest:
-                mark("app:ready")
+                mark("app:figures")
             for key in self.later if new else ():
                 await self.show_later(key, turn, scenario)
             if turn == self.latest:
@@ -391,11 +396,13 @@ class Page:
                 if new:
                     await self.ask_cards(turn, scenario)
 
-    async def draw_nearest(self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False) -> None:
+    async def draw_nearest(
+        self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, most: int = 99
+    ) -> None:
         """Draw figures, nearest to the window first, all or those in view; what is drawn leaves the list."""
-        while turn == self.latest and figures:
+        for _ in range(min(most, len(figures))):
             distance, first = min((self.out_of_view(name), place) for place, name in enumerate(figures))
-            if in_view and distance > 0:
+            if turn != self.latest or (in_view and distance > 0):
                 return
             name = figures[first]
             await self.draw_one(name, self.figures[name], turn, scenario)

@@ -1,6 +1,5 @@
 """The worker: start it, hear how far it is, ask it, notice when it fails, start another."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -27,6 +26,11 @@ class Failure(Exception):  # noqa: N818 - it is the page's word for it
 def _said(error: Exception) -> str:
     """What JavaScript's error says; MicroPython gives it as (object, name, message)."""
     return str(error.args[-1]) if error.args else type(error).__name__
+
+
+def _is_late(error: Exception) -> bool:
+    """Whether JavaScript's error says that no answer came in time."""
+    return "TimeoutError" in error.args
 
 
 async def _response(path: str) -> Any:
@@ -63,37 +67,26 @@ class Runtime:
         self.python.addEventListener("said", create_proxy(heard))
         self.python.begin()
         try:
-            await self._limited(self.python.ask("hello"), START_SECONDS, "Python did not start")
-        except Failure:
-            raise
+            await self.python.ask(START_SECONDS, "hello")
         except Exception as error:
+            if _is_late(error):
+                raise Failure(f"Python did not start within {START_SECONDS} seconds.") from None
             for path in STARTING_FILES:
                 await _response(path)
             raise Failure("Python could not start in this browser.", _said(error)) from None
-
-    async def _limited(self, waiting: Any, seconds: float, what: str) -> Any:
-        """Wait for a promise, but not for ever: a worker that hangs says nothing."""
-
-        async def kept() -> Any:
-            return await waiting
-
-        try:
-            return await asyncio.wait_for(kept(), seconds)
-        except asyncio.TimeoutError:
-            raise Failure(f"{what} within {seconds} seconds.") from None
 
     async def load_figures(self, progress: Any) -> None:
         """Have the worker load numpy and matplotlib."""
         progress("Starting figures")(1, 1)
         await self.ask("load_figures", seconds=FIGURES_SECONDS)
 
-    async def ask(self, name: str, *arguments: Any, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+    async def ask(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
         """Call an exported function and read its envelope."""
         try:
-            text = await self._limited(self.python.ask(name, *arguments), seconds, "Python did not answer")
-        except Failure:
-            raise
+            text = await self.python.ask(seconds, name, *arguments)
         except Exception as error:
+            if _is_late(error):
+                raise Failure(f"Python did not answer within {seconds} seconds.") from None
             raise Failure("Python stopped with an error.", _said(error)) from None
         answer: dict[str, Any] = json.loads(text)
         return answer

@@ -81,25 +81,33 @@
 
     #hear({ id, value, failed, broken, text, ...said }) {
       if (id) {
-        const { resolve, reject } = this.#waiting.get(id);
-        this.#waiting.delete(id);
-        failed === undefined ? resolve(value) : reject(new Error(failed));
+        this.#waiting.get(id)?.(failed, value);
       } else if (broken === "carrier") {
         this.#workers.worker.postMessage({ broken: text });
       } else if (broken) {
         this.#broken = text;
-        for (const { reject } of this.#waiting.values()) reject(new Error(text));
+        for (const settle of this.#waiting.values()) settle(text);
       } else {
         this.dispatchEvent(new CustomEvent("said", { detail: said }));
       }
     }
 
-    // Calls a function of calc/worker.py. Gives its answer; fails with what it says, and where there is no Python.
-    ask(name, ...values) {
+    // Calls a function of calc/worker.py. Gives its answer; fails with what it says, where there is no Python, and as a
+    // TimeoutError where there is no answer within so many seconds: a worker that hangs says nothing.
+    ask(seconds, name, ...values) {
       if (this.#broken) return Promise.reject(new Error(this.#broken));
       return new Promise((resolve, reject) => {
-        this.#waiting.set(++this.#asked, { resolve, reject });
-        this.#workers.worker.postMessage({ id: this.#asked, name, values });
+        const id = ++this.#asked;
+        const late = setTimeout(() => {
+          this.#waiting.delete(id);
+          reject(new DOMException(`no answer within ${seconds} seconds`, "TimeoutError"));
+        }, seconds * 1000);
+        this.#waiting.set(id, (failed, value) => {
+          clearTimeout(late);
+          this.#waiting.delete(id);
+          failed === undefined ? resolve(value) : reject(new Error(failed));
+        });
+        this.#workers.worker.postMessage({ id, name, values });
       });
     }
 
