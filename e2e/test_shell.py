@@ -48,8 +48,8 @@ def test_numbers_that_are_shown_already_are_not_written_again(fresh: tuple[Page,
 def test_a_figure_with_a_fault_says_so_in_its_place(fresh: tuple[Page, Log], address: str) -> None:
     def with_fault(route: Route) -> None:
         response = route.fetch()
-        start = 'python.pyimport("calc.worker")'
-        broken = f"(python.runPython({json.dumps(BREAK_A_FIGURE)}), {start})"
+        start = 'started.pyimport("calc.worker")'
+        broken = f"(started.runPython({json.dumps(BREAK_A_FIGURE)}), {start})"
         route.fulfill(response=response, body=response.text().replace(start, broken))
 
     page, _ = fresh

@@ -8,13 +8,15 @@ const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
 // Not at every piece: each time the page is painted anew.
 const REPORT_MILLISECONDS = 150;
 const coming = { done: 0, total: 0 };
-let reported = performance.now();
+// Not before the sizes of all files are known.
+let reported = Infinity;
 const counting = () =>
   new TransformStream({
     transform(chunk, controller) {
       coming.done += chunk.length;
-      if (coming.done === coming.total || performance.now() - reported > REPORT_MILLISECONDS) {
-        reported = performance.now();
+      const now = performance.now();
+      if (now - reported > REPORT_MILLISECONDS || (reported < now && coming.done === coming.total)) {
+        reported = now;
         postMessage(coming);
       }
       controller.enqueue(chunk);
@@ -38,6 +40,7 @@ async function unzipped(name) {
 async function answer(port) {
   const description = fetched("start.json").then((response) => response.json());
   const [described, runtime, calc] = await Promise.all([description, unzipped("runtime.bin"), unzipped("calc.bin")]);
+  reported = performance.now();
   port.postMessage({ description: described });
   const { code: libraries, ...unpacked } = await unpack(described, runtime, calc);
   port.postMessage({ unpacked }, [unpacked.memory.buffer]);
