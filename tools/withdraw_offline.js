@@ -4,11 +4,15 @@ const OWN_PREFIX = "batch-size-optimizer";
 
 self.addEventListener("install", () => self.skipWaiting());
 
+// Others may share the origin, and a deeper folder of it may hold another copy of this page.
+const own = (name) => name.startsWith(OWN_PREFIX) && name.endsWith(self.registration.scope);
+const clear = async () => Promise.all((await caches.keys()).filter(own).map((name) => caches.delete(name)));
+
 async function withdraw() {
-  // Others may share the origin, and a deeper folder of it may hold another copy of this page.
-  const own = (name) => name.startsWith(OWN_PREFIX) && name.endsWith(self.registration.scope);
-  await Promise.all((await caches.keys()).filter(own).map((name) => caches.delete(name)));
+  await clear();
   await self.registration.unregister();
+  // What the worker before this one was still answering may open its cache anew.
+  for (const seconds of [1, 5, 15]) setTimeout(clear, seconds * 1000);
 }
 self.addEventListener("activate", (event) => event.waitUntil(withdraw()));
 // A stored page that is still open registers this worker anew, which undoes the removal, and then asks it for repair.
