@@ -212,7 +212,7 @@ def test_while_a_new_version_is_stored_and_waits_all_answers_are_of_the_old_one(
 
 
 def until_gone(page: Page, others: list[str]) -> None:
-    """Wait until no worker is registered and no cache but these is left, however often the page loads anew meanwhile."""
+    """Wait until no worker is registered and no cache but these is left, however often the page loads anew."""
     registered = "navigator.serviceWorker.getRegistrations().then(found => found.length)"
     for _ in range(START_MILLISECONDS // 250):
         # A page that loads anew answers nothing.
