@@ -1,5 +1,6 @@
 // Runs once the form is there: closes the groups that static/early.js has shown as closed from their first paint on, and
-// puts what the build has put away as text (tools/lean.py) into place before it can be seen, the rest once the page is ready.
+// puts what the build has put away as text (tools/lean.py) into place when it comes into view, the rest once the page is
+// ready.
 {
   const root = document.documentElement;
   if ("folded" in root.dataset) {
@@ -9,16 +10,15 @@
 
   const away = new Set([...document.querySelectorAll("noscript")].map(({ parentElement }) => parentElement));
   const bring = (place) => {
-    near.unobserve(place);
+    seen.unobserve(place);
     away.delete(place);
     const kept = place.querySelector(":scope > noscript");
     if (kept) place.innerHTML = kept.textContent;
   };
-  const near = new IntersectionObserver(
-    (entries) => entries.filter(({ isIntersecting }) => isIntersecting).forEach(({ target }) => bring(target)),
-    { rootMargin: "50%" },
-  );
-  for (const place of away) near.observe(place);
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) bring(target);
+  });
+  for (const place of away) seen.observe(place);
   addEventListener("beforeprint", () => away.forEach(bring));
 
   // One at a time, so that the page reacts in between.

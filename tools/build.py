@@ -198,7 +198,10 @@ def fetched_early(page: str) -> str:
     names = [f"vendor/pyscript/{path.name}" for pattern in PYSCRIPT_EARLY for path in dist.glob(pattern)]
     later = [("modulepreload", name) for name in ("vendor/micropython/micropython.mjs", *names)]
     links = [f'<link rel="later" data-rel="{rel}" href="./{name}">' for rel, name in later]
-    links += [f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>' for name in (PACK,)]
+    links += [
+        f'<link rel="later" data-rel="preload" href="./{name}" as="fetch" crossorigin>'
+        for name in ("vendor/micropython/micropython.wasm", PACK)
+    ]
     page = once(page, 'config="./pyscript.toml"', f'config="{html.escape(text)}"')
     return once(page, PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
 

@@ -46,7 +46,7 @@ def leaner(drawn: dict[str, Any]) -> dict[str, Any]:
 
 
 def put_away(html: str) -> str:
-    """Return content as text that static/later.js puts into place before it is seen: the start need not take it apart.
+    """Return content as text that static/later.js puts into place when it is seen: the start need not take it apart.
 
     A browser without scripts shows it as it is.
     """
