@@ -6,7 +6,7 @@ import { unpack } from "./unpack.mjs";
 const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
 
 // Not at every piece: each time the page is painted anew.
-const REPORT_MILLISECONDS = 150;
+const REPORT_MILLISECONDS = 80;
 const coming = { done: 0, total: 0 };
 // Not before the sizes of all files are known.
 let reported = Infinity;
