@@ -61,6 +61,28 @@ def test_a_figure_with_a_fault_says_so_in_its_place(fresh: tuple[Page, Log], add
     expect(page.locator("#alert")).to_be_hidden()
 
 
+def test_what_is_put_away_comes_when_it_is_seen_and_for_print(fresh: tuple[Page, Log], address: str) -> None:
+    page, _ = fresh
+    page.route("**/main.py", lambda _route: None)
+    page.goto(address)
+    figure = page.locator('[data-figure="quality"]')
+    expect(figure.locator("noscript")).to_have_count(1)
+    expect(figure.locator("svg")).to_have_count(0)
+    figure.scroll_into_view_if_needed()
+    expect(figure.locator("svg").first).to_be_visible()
+    expect(page.locator("noscript")).not_to_have_count(0)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("noscript")).to_have_count(0)
+    expect(page.locator('[data-published="scaling"] table')).to_have_count(1)
+
+
+def test_nothing_is_put_away_for_good(fresh: tuple[Page, Log], address: str) -> None:
+    page, _ = fresh
+    page.goto(address)
+    until(page, "ready")
+    expect(page.locator("noscript")).to_have_count(0)
+
+
 def test_the_slider_stands_where_the_example_does(browser: Browser, address: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
