@@ -118,13 +118,12 @@
   globalThis.newPython = () => (globalThis.python = new Python());
   // At a first visit the form comes first: page/runtime.py lets Python begin once it reacts. Later it need not wait, since
   // nothing has to come over the network.
-  const known = navigator.serviceWorker?.controller && root.dataset.storage !== "refused";
-  if (known) globalThis.newPython().begin();
+  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.newPython().begin();
 
   const painted = () => {
     // What PyScript will ask for, ahead of time.
     for (const link of document.querySelectorAll("link[data-rel]")) link.rel = link.dataset.rel;
-    if (!known && root.dataset.storage !== "refused") globalThis.newPython();
+    if (!globalThis.python && root.dataset.storage !== "refused") globalThis.newPython();
   };
   // Not before the first paint, whose files would have to share the line. Where the browser does not tell of it, as in a
   // tab that nobody sees, all this happens a little later without it.
