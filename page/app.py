@@ -397,12 +397,14 @@ class Page:
                     await self.ask_cards(turn, scenario)
 
     async def draw_nearest(
-        self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, most: int = 99
+        self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, most: int | None = None
     ) -> None:
-        """Draw figures, nearest to the window first, all or those in view; what is drawn leaves the list."""
-        for _ in range(min(most, len(figures))):
+        """Draw figures, nearest to the window first, all or so many or those in view; what is drawn leaves the list."""
+        for _ in figures[:most]:
+            if turn != self.latest:
+                return
             distance, first = min((self.out_of_view(name), place) for place, name in enumerate(figures))
-            if turn != self.latest or (in_view and distance > 0):
+            if in_view and distance > 0:
                 return
             name = figures[first]
             await self.draw_one(name, self.figures[name], turn, scenario)

@@ -1,7 +1,7 @@
 """Modules that the boot snapshot does not hold: fetched when they are asked for, which no ordinary use does.
 
 Run in the snapshot before it is taken. The worker that starts from it has no standard library and no packages in its
-file system; static/interpreter.mjs brings them at the first import that finds nothing.
+file system; static/worker.mjs brings them at the first import that finds nothing.
 """
 
 import importlib
