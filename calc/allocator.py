@@ -44,13 +44,10 @@ class CachingAllocator:
     capacity : int, optional
         Bounds what may be reserved: where a new segment would pass it, cached segments are released first, and
         `OutOfMemoryError` is raised where that does not help.
-    releases : bool
-        Whether cached segments are released at all.
     """
 
-    def __init__(self, capacity: int | None = None, *, releases: bool = True) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
-        self.releases = releases
         self.released = False
         self.allocated = 0
         self.reserved = 0
@@ -66,9 +63,9 @@ class CachingAllocator:
         self._size_at: dict[int, int] = {}
         self._ending_at: dict[int, int] = {}
 
-    def copy(self, capacity: int | None = None, *, releases: bool = True) -> CachingAllocator:
+    def copy(self, capacity: int | None = None) -> CachingAllocator:
         """Another allocator in the same state, under a capacity of its own."""
-        made = CachingAllocator(capacity, releases=releases)
+        made = CachingAllocator(capacity)
         made.allocated, made.reserved = self.allocated, self.reserved
         made.peak_allocated, made.peak_reserved = self.peak_allocated, self.peak_reserved
         made._small_free = self._small_free
@@ -220,8 +217,7 @@ class CachingAllocator:
 
     def _reserve(self, length: int) -> None:
         if self.capacity is not None and self.reserved + length > self.capacity:
-            if self.releases:
-                self._release_cached()
+            self._release_cached()
             if self.reserved + length > self.capacity:
                 raise OutOfMemoryError(self.reserved + length - self.capacity)
         self.reserved += length

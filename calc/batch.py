@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from calc.allocator import OutOfMemoryError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,19 +28,18 @@ class Band(NamedTuple):
     safe: int
     expected: int
     optimistic: int
-    next_needs_bytes: int | None
+    next_needs_bytes: int
 
 
-def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST, *, tolerance: int = 0) -> int:
+def largest(fits: Callable[[int], bool], start: int, limit: int = LARGEST) -> int:
     """The largest b in 0..limit with ``fits(b)``, for a test that holds up to some b and fails beyond.
 
-    ``start`` is a guess; the search doubles its step away from it and halves it back. With a ``tolerance`` t it stops
-    when it is within a t-th below.
+    ``start`` is a guess; the search doubles its step away from it and halves it back.
     """
     low, high = 0, limit + 1
     probe = min(max(start, 1), limit)
     stride = 1
-    while high - low > max(1, low // tolerance if tolerance else 1):
+    while high - low > 1:
         if fits(probe):
             low = probe
             probe = low + stride if high > limit else (low + high) // 2
@@ -72,15 +69,21 @@ def steps_fit(memory: StepMemory, limit_bytes: int) -> int:
     at_most = tensors_fit(memory, limit_bytes)
     if at_most == 0:
         return 0
-    per_sample = max(1, memory.requested_peak(at_most + 1) - memory.requested_peak(at_most))
+    per_sample = _bytes_per_sample(memory, at_most)
     low, high = 0, at_most + 1
-    probe = at_most
+    probe, stride = at_most, 0
     while high - low > 1:
-        missing = _missing_bytes(memory, probe, limit_bytes)
+        missing = memory.missing_bytes(probe, limit_bytes)
         if missing:
             high = probe
-            guess = probe - -(-missing // per_sample)
-            probe = guess if low < guess < high else (low + high) // 2
+            if probe == at_most:
+                # What is missing in the end can be more than what would be with nothing ever given back.
+                missing = min(missing, memory.allocate(probe).reserved_bytes - limit_bytes)
+            # What is missing is no good measure where it does not shrink with the micro-batch.
+            stride = max(2 * stride, -(-missing // per_sample))
+            probe -= stride
+            if probe <= low:
+                probe = (low + high) // 2
         else:
             low = probe
             probe = (low + high) // 2 if high - low > 3 else low + 1
@@ -98,17 +101,8 @@ def band(memory: StepMemory, limit_bytes: int) -> Band:
     )
 
 
-def _missing_bytes(memory: StepMemory, micro_batch: int, capacity: int) -> int:
-    """What the step lacks; 0 where it trains."""
-    try:
-        memory.allocate_within(micro_batch, capacity)
-    except OutOfMemoryError as error:
-        return error.missing_bytes
-    return 0
-
-
-def _needed_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int | None:
-    """How much larger the card would have to be for ``micro_batch``; None where that is not known.
+def _needed_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int:
+    """How much larger the card would have to be for ``micro_batch``.
 
     At least what the tensors need; where only the allocator's order stands in the way, a capacity at which it finds
     room.
@@ -116,20 +110,36 @@ def _needed_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int
     missing = memory.requested_peak(micro_batch) - limit_bytes
     if missing > 0:
         return missing
-    needed = _missing_bytes(memory, micro_batch, limit_bytes)
+    enough = memory.allocate(micro_batch).reserved_bytes - limit_bytes
+    needed = 0
     for _ in range(CAPACITY_PROBES):
-        missing = _missing_bytes(memory, micro_batch, limit_bytes + needed)
+        missing = memory.missing_bytes(micro_batch, limit_bytes + needed)
         if not missing:
             return needed
         needed += missing
-    return None
+        if needed >= enough:
+            break
+    return enough
 
 
 def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int:
-    """The largest micro-batch whose cached memory never has to be given back."""
-    taken = memory.allocate(expected).reserved_bytes
-    if taken <= limit_bytes:
-        return expected
-    per_sample = max(1, memory.requested_peak(expected + 1) - memory.requested_peak(expected))
-    guess = expected - -(-(taken - limit_bytes) // per_sample)
-    return largest(lambda b: memory.fits_without_release(b, limit_bytes), guess, expected - 1, tolerance=SAFE_TOLERANCE)
+    """The largest micro-batch whose cached memory never has to be given back, or up to a 64th less."""
+    low, high = 0, expected + 1
+    probe = expected
+    while high - low > max(1, low // SAFE_TOLERANCE):
+        reserved = memory.allocate(probe).reserved_bytes
+        if reserved <= limit_bytes:
+            low = probe
+        else:
+            high = probe
+        # What is reserved grows about in proportion with the micro-batch from what is there without a sample.
+        per_sample = max(1, (reserved - memory.constant_bytes) // probe)
+        guess = probe + (limit_bytes - reserved) // per_sample
+        if 0 < low <= guess <= low + low // SAFE_TOLERANCE:
+            break
+        probe = guess if low < guess < high else (low + high) // 2
+    return low
+
+
+def _bytes_per_sample(memory: StepMemory, micro_batch: int) -> int:
+    return max(1, memory.requested_peak(micro_batch + 1) - memory.requested_peak(micro_batch))

@@ -292,7 +292,7 @@ class StepMemory:
     shares: _Shares = WHOLE
     activation_share: float = 1.0
     """By how much what grows with the micro-batch is more than replayed: a person's own calibration."""
-    _outcomes: dict[tuple[int, int | None], Allocation | int] = field(
+    _outcomes: dict[tuple[int, int | None, bool], Allocation | int] = field(
         default_factory=dict, compare=False, hash=False, repr=False
     )
     _instants: dict[tuple[int, bool], dict[Phase, Instant]] = field(
@@ -420,57 +420,52 @@ class StepMemory:
 
         Where memory runs short, caches are given back, and then optional workspaces left out.
         """
-        unbounded = self._outcomes.get((micro_batch, None))
-        if isinstance(unbounded, Allocation) and (capacity is None or unbounded.reserved_bytes <= capacity):
-            return unbounded
-        outcome = self._outcomes.get((micro_batch, capacity))
-        if outcome is None:
-            outcome = self._outcome(micro_batch, capacity)
-            _remember(self._outcomes, (micro_batch, capacity), outcome)
+        outcome = self._outcome(micro_batch, capacity, lean=False)
+        if isinstance(outcome, int) and self.step.profile.optional:
+            outcome = self._outcome(micro_batch, capacity, lean=True)
         if isinstance(outcome, int):
             raise OutOfMemoryError(outcome)
         return outcome
 
-    def _outcome(self, micro_batch: int, capacity: int | None) -> Allocation | int:
-        """What `allocate_within` finds, or how many bytes are missing."""
-        missing_bytes = 0
-        for lean in (False, True) if self.step.profile.optional else (False,):
-            try:
-                found = self.allocate_in_turn((micro_batch,), capacity, lean=lean)[0]
-            except OutOfMemoryError as error:
-                missing_bytes = error.missing_bytes
-                continue
-            if not (lean or found.released):
-                _remember(self._outcomes, (micro_batch, None), found)
-            return found
-        return missing_bytes
+    def missing_bytes(self, micro_batch: int, capacity: int) -> int:
+        """What the step lacks where it leaves optional workspaces out; 0 where it trains."""
+        outcome = self._outcome(micro_batch, capacity, lean=bool(self.step.profile.optional))
+        return outcome if isinstance(outcome, int) else 0
 
-    def fits_without_release(self, micro_batch: int, capacity: int) -> bool:
-        """Whether a steady step needs no more than ``capacity`` with all that is cached kept."""
-        try:
-            found = self.allocate_in_turn((micro_batch,), capacity, releases=False)[0]
-        except OutOfMemoryError:
-            return False
-        _remember(self._outcomes, (micro_batch, None), found)
-        return True
+    def _outcome(self, micro_batch: int, capacity: int | None, *, lean: bool) -> Allocation | int:
+        """A steady step under a capacity, or how many bytes are missing."""
+        unbounded = self._outcomes.get((micro_batch, None, lean))
+        if isinstance(unbounded, Allocation) and (capacity is None or unbounded.reserved_bytes <= capacity):
+            return unbounded
+        outcome = self._outcomes.get((micro_batch, capacity, lean))
+        if outcome is None:
+            try:
+                outcome = self.allocate_in_turn((micro_batch,), capacity, lean=lean)[0]
+            except OutOfMemoryError as error:
+                outcome = error.missing_bytes
+            short = isinstance(outcome, int) or outcome.released
+            _remember(self._outcomes, (micro_batch, capacity if short else None, lean), outcome)
+        return outcome
 
     def allocate_on(self, micro_batch: int, limit_bytes: int) -> Allocation:
         """`allocate_within` a card's limit; with all the memory it asks for where the step does not fit."""
-        try:
-            return self.allocate_within(micro_batch, limit_bytes)
-        except OutOfMemoryError:
-            return self.allocate(micro_batch)
+        if self.requested_peak(micro_batch) <= limit_bytes:
+            try:
+                return self.allocate_within(micro_batch, limit_bytes)
+            except OutOfMemoryError:
+                pass
+        return self.allocate(micro_batch)
 
     def allocate_in_turn(
-        self, micro_batches: Sequence[int], capacity: int | None, *, lean: bool = False, releases: bool = True
+        self, micro_batches: Sequence[int], capacity: int | None, *, lean: bool = False
     ) -> list[Allocation]:
         """Two steps at each micro-batch, one after another in one process: the second one's peaks, what both reserved.
 
         What a micro-batch leaves cached is there for the next, and counts as reserved.
         """
-        allocator = self._loaded.copy(capacity, releases=releases)
+        allocator = self._loaded.copy(capacity)
         if capacity is not None and allocator.reserved > capacity:
-            allocator = CachingAllocator(capacity, releases=releases)
+            allocator = CachingAllocator(capacity)
             allocator.take(self._lasting)
         # The optimizer's state is made at the end of the first step, in what its backward has left free: the second
         # step is the first steady one.
