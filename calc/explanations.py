@@ -164,14 +164,13 @@ def _memory(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
 def _batch(_scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> Iterator[tuple[str, Explanation]]:
     largest, limit = result["max_micro_batch"], result["memory"]["limit_bytes"]
     safe, optimistic = result["max_micro_batch_safe"], result["max_micro_batch_optimistic"]
-    needs = result["next_needs_bytes"]
-    lacks = "" if needs is None else f"; {largest + 1:,} lacks {gib_text(needs)} GiB"
+    needs = gib_text(result["next_needs_bytes"])
     yield (
         "max_micro_batch",
         Explanation(
             "the largest micro-batch for which the allocator finds room for every request of a step; where it runs "
             "short it gives cached memory back first, as torch does",
-            f"{largest:,} within {gib_text(limit)} GiB{lacks}",
+            f"{largest:,} within {gib_text(limit)} GiB; {largest + 1:,} lacks {needs} GiB",
             ALLOCATOR,
         ),
     )
@@ -194,16 +193,15 @@ def _batch(_scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -
             REPLAY,
         ),
     )
-    if needs is not None:
-        yield (
-            "next_needs_bytes",
-            Explanation(
-                "how much larger the card would have to be for one sample more: what its tensors lack or, where only "
-                "the allocator's order stands in the way, a size at which it finds room",
-                f"micro-batch {largest + 1:,} lacks {gib_text(needs)} GiB beyond {gib_text(limit)} GiB",
-                ALLOCATOR,
-            ),
-        )
+    yield (
+        "next_needs_bytes",
+        Explanation(
+            "how much larger the card would have to be for one sample more: what its tensors lack or, where only "
+            "the allocator's order stands in the way, a size at which it finds room",
+            f"micro-batch {largest + 1:,} lacks {needs} GiB beyond {gib_text(limit)} GiB",
+            ALLOCATOR,
+        ),
+    )
 
 
 def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> Iterator[tuple[str, Explanation]]:

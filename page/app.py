@@ -33,7 +33,7 @@ CARDS = "fits_on"
 BREATH_MILLISECONDS = 8
 SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
-UNDO_PAUSE_SECONDS = 0.6
+LINK_PAUSE_SECONDS, UNDO_PAUSE_SECONDS = 0.15, 0.6
 WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
 LINK_SETTINGS = ("v", "theme", "view", "compare")
 # Measured runs compared at a time: the worker answers other questions in between.
@@ -56,6 +56,16 @@ def on(target: Any, event: str, handler: Any) -> None:
     target.addEventListener(event, create_proxy(handler))
 
 
+class Question:
+    """What the worker was asked for: the turn, its scenario and link, and the promise of an answer."""
+
+    def __init__(self, turn: int, scenario: str, shown_link: str, asked: Any) -> None:
+        self.turn = turn
+        self.scenario = scenario
+        self.link = shown_link
+        self.asked = asked
+
+
 class Page:
     """What is shown, and what was last asked for. The newest scenario wins; older ones are skipped."""
 
@@ -76,6 +86,9 @@ class Page:
         self.brief: dict[str, Any] = {}
         self.planned = False
         self.numbers_wanted = asyncio.Event()
+        # Whether `answer` waits for a wish, and what was asked on its behalf.
+        self.idle = False
+        self.question: Any = None
         self.figures_wanted = asyncio.Event()
         self.drawable: Any = None
         self.later: list[str] = []
@@ -274,34 +287,54 @@ class Page:
         if key is None:
             return
         self.changed_key = key
-        self.write_link()
-        self.ask()
-        asyncio.create_task(self.remember_later(self.latest))
+        self.want()
+        asyncio.create_task(self.settle(self.latest))
 
-    async def remember_later(self, turn: int) -> None:
-        """Make a drag one change to undo, not fifty."""
-        await asyncio.sleep(UNDO_PAUSE_SECONDS)
+    async def settle(self, turn: int) -> None:
+        """Take a drag as one change: to be undone as such, and since browsers take only so many addresses in a time."""
+        await asyncio.sleep(LINK_PAUSE_SECONDS)
+        if turn == self.latest:
+            self.write_link()
+        await asyncio.sleep(UNDO_PAUSE_SECONDS - LINK_PAUSE_SECONDS)
         if turn == self.latest:
             self.remember()
 
     def ask(self) -> None:
+        """Want the numbers of what the form says now, and have the address say it."""
+        self.want()
+        self.write_link()
+
+    def want(self) -> None:
         """Want the numbers of what the form says now."""
         typed_wrong = [key for key in self.form.wrong if key in self.form.inputs and key not in self.form.refused]
         if any(not self.form.inputs[key].closest("[hidden]") for key in typed_wrong):
             return
         self.latest += 1
-        self.write_link()
+        if self.idle:
+            # The task that waits for this has its turn only milliseconds later.
+            self.question = self.put_question()
+            self.idle = False
         self.numbers_wanted.set()
+
+    def put_question(self) -> Question:
+        """Ask for the numbers of the newest scenario."""
+        scenario = self.form.scenario()
+        asked = self.runtime.call("show", scenario, json.dumps(self.digests))
+        return Question(self.latest, scenario, self.link_text(), asked)
 
     async def answer(self) -> None:
         """Answer the newest scenario, as long as this worker lives."""
         generation = self.runtime.generation
         while generation == self.runtime.generation:
+            self.idle = True
             await self.numbers_wanted.wait()
             self.numbers_wanted.clear()
-            turn = self.latest
-            scenario, shown_link = self.form.scenario(), self.link_text()
-            answer = await self.runtime.ask("show", scenario, json.dumps(self.digests))
+            question, self.question = self.question, None
+            if question is None or question.turn != self.latest:
+                question = self.put_question()
+            self.idle = False
+            turn, scenario = question.turn, question.scenario
+            answer = await self.runtime.told(question.asked)
             if turn != self.latest:
                 continue
             if not answer["ok"] and answer["error"]["field"] == KEY:
@@ -316,7 +349,7 @@ class Page:
             self.form.accepted()
             self.mark_stale()
             await self.show(answer)
-            by_id("results").setAttribute("data-scenario", shown_link)
+            by_id("results").setAttribute("data-scenario", question.link)
             mark("app:numbers")
             app("numbers")
             self.live()
@@ -557,6 +590,7 @@ class Page:
         """Start a worker, again after a failure."""
         by_id("alert").hidden = True
         self.figures_loaded = False
+        self.idle, self.question = False, None
         self.figures_wanted.clear()
         app("loading")
         asyncio.create_task(self.guarded(self.start()))

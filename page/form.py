@@ -66,6 +66,20 @@ class Form:
         self.searches = {key: Combobox(self.inputs[key], self._chosen) for key in OWN_ENTRIES}
         self.enablers = {box.getAttribute("data-enables"): box for box in document.querySelectorAll("[data-enables]")}
         self.automatic = document.querySelector("[data-automatic]")
+        # What the page says of its fields once and for all, since each question to it takes longer than all else here.
+        self.kinds = {key: box.getAttribute("data-kind") for key, box in self.inputs.items()}
+        self.optional = [key for key, box in self.inputs.items() if box.hasAttribute("data-optional")]
+        self.in_powers = [key for key, slider in self.sliders.items() if slider.getAttribute("data-scale") == LOG2]
+        self.for_input, self.for_model, self.for_gpu = (
+            [(field, field.getAttribute(name)) for field in document.querySelectorAll(f"[{name}]")]
+            for name in ("data-for-input", "data-for-model", "data-for-gpu")
+        )
+        self.for_many = list(document.querySelectorAll("[data-for-many]"))
+        self.for_adapters = list(document.querySelectorAll("[data-for-adapters]"))
+        self.opened = {key: box.closest(".field").querySelector(".enabled") for key, box in self.enablers.items()}
+        self.says = {place.getAttribute("data-says"): place for place in document.querySelectorAll("[data-says]")}
+        # The values that the fields were last made to show.
+        self.shown: dict[str, Any] = {}
         # Boxes that together say one list: what the planner may choose of a setting.
         self.allowing = list(document.querySelectorAll("[data-allow]"))
         self.config = document.getElementById("config")
@@ -77,27 +91,27 @@ class Form:
         document.addEventListener("drop", create_proxy(self._dropped))
 
     def _default(self, box: Any) -> Any:
-        kind = box.getAttribute("data-kind")
+        kind = self.kinds[box.name]
         if kind == "search":
             return box.getAttribute("data-value")
         if kind == "flag":
             return False
         if kind == "choice":
             return box.value
-        if box.hasAttribute("data-optional"):
+        if box.name in self.optional:
             return None
         value, _ = self._number(box)
         return value
 
     def _number(self, box: Any) -> "tuple[float | None, str]":
         low, high = float(box.getAttribute("data-min")), float(box.getAttribute("data-max"))
-        return fields.number(box.value, low, high, whole=box.getAttribute("data-kind") == "whole")
+        return fields.number(box.value, low, high, whole=self.kinds[box.name] == "whole")
 
     def _holds(self, key: str, value: Any) -> bool:
         """Whether a value is of its field's kind; whether it is allowed, the calculation says."""
         if key in LISTS or key.startswith("allow."):
             return isinstance(value, list)
-        kind = self.inputs[key].getAttribute("data-kind") if key in self.inputs else None
+        kind = self.kinds.get(key)
         if kind in ("whole", "real"):
             return isinstance(value, (int, float)) and not isinstance(value, bool)
         if kind == "flag":
@@ -196,7 +210,7 @@ class Form:
         elif target.id == "config":
             self._pasted(target.value)
         elif target.name in self.inputs and (event.type == "input") == (
-            target.getAttribute("data-kind") not in ("choice", "flag")
+            self.kinds[target.name] not in ("choice", "flag")
         ):
             self._entered(target.name, target)
 
@@ -215,19 +229,20 @@ class Form:
 
     def _slid(self, key: str, slider: Any) -> None:
         place = float(slider.value)
-        value = 2 ** int(place) if slider.getAttribute("data-scale") == LOG2 else place
+        value = 2 ** int(place) if key in self.in_powers else place
         self.inputs[key].value = _typed_value(int(value) if value == int(value) else value)
         self._entered(key, self.inputs[key])
 
     def _entered(self, key: str, box: Any) -> None:
-        kind = box.getAttribute("data-kind")
+        self.shown.pop(key, None)
+        kind = self.kinds[key]
         if kind == "search":
             return
         if kind in ("choice", "flag"):
             self._accept(key, box.checked if kind == "flag" else box.value)
             return
         typed = box.value.strip()
-        if box.hasAttribute("data-optional") and (kind == "text" or not typed):
+        if key in self.optional and (kind == "text" or not typed):
             self._accept(key, typed or None)
             return
         value, message = self._number(box)
@@ -364,22 +379,34 @@ class Form:
 
     def show(self, filled: dict[str, Any]) -> None:
         """Show every field: what was set, else what the calculation filled in."""
+        active = document.activeElement
+        focused = None if active is None else active.getAttribute("name")
         for key, box in self.inputs.items():
-            if key not in self.changes and filled.get(key) is not None and not box.hasAttribute("data-optional"):
+            if key not in self.changes and filled.get(key) is not None and key not in self.optional:
                 self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
-            if key in self.wrong or box.isSameNode(document.activeElement):
+            if key in self.wrong or key == focused:
+                self.shown.pop(key, None)
                 continue
             value: Any = self.changes.get(key, self.defaults.get(key))
             if key in self.searches:
-                self.searches[key].show(self._own_entry(key) if self._describes(key) else value)
-            elif box.getAttribute("data-kind") == "flag":
-                box.checked = bool(value)
-            elif value is not None:
-                box.value = value if box.getAttribute("data-kind") == "choice" else _typed_value(value)
-                self._place_slider(key, value)
-            elif box.hasAttribute("data-optional"):
-                box.value = ""
+                value = self._own_entry(key) if self._describes(key) else value
+                if self.searches[key].value != value:
+                    self.shown.pop(key, None)
+            if key not in self.shown or self.shown[key] != value:
+                self.shown[key] = value
+                self._show_value(key, box, value)
         self._apply_visibility()
+
+    def _show_value(self, key: str, box: Any, value: Any) -> None:
+        if key in self.searches:
+            self.searches[key].show(value)
+        elif self.kinds[key] == "flag":
+            box.checked = bool(value)
+        elif value is not None:
+            box.value = value if self.kinds[key] == "choice" else _typed_value(value)
+            self._place_slider(key, value)
+        elif key in self.optional:
+            box.value = ""
 
     def show_micro_batch(self, largest: int, evaluated: int) -> None:
         """Show the evaluated micro-batch and let its slider reach well beyond what fits."""
@@ -392,12 +419,13 @@ class Form:
         slider.value = str(evaluated)
         if not self.inputs[key].isSameNode(document.activeElement):
             self.inputs[key].value = _typed_value(evaluated)
+            self.shown.pop(key, None)
 
     def _place_slider(self, key: str, value: Any) -> None:
         slider = self.sliders.get(key)
         if slider is None or value is None:
             return
-        if slider.getAttribute("data-scale") == LOG2:
+        if key in self.in_powers:
             place = 0
             while 2 ** (place + 1) <= value:
                 place += 1
@@ -412,21 +440,21 @@ class Form:
         chosen = {key: self.searches[key].value for key in OWN_ENTRIES}
         model = self.searches["model"].option(chosen["model"])
         inputs = model.getAttribute("data-inputs").split() if model is not None else []
-        for field in document.querySelectorAll("[data-for-input]"):
-            field.hidden = field.getAttribute("data-for-input") not in inputs
-        for key in OWN_ENTRIES:
-            for field in document.querySelectorAll(f"[data-for-{key}]"):
-                field.hidden = field.getAttribute(f"data-for-{key}") != chosen[key]
+        for field, wanted in self.for_input:
+            field.hidden = wanted not in inputs
+        for key, fields_of_entries in (("model", self.for_model), ("gpu", self.for_gpu)):
+            for field, entry in fields_of_entries:
+                field.hidden = entry != chosen[key]
         many = (get("gpus") or 1) > 1 or self._describes("parallelism")
-        for field in document.querySelectorAll("[data-for-many]"):
+        for field in self.for_many:
             field.hidden = not many
-        for field in document.querySelectorAll("[data-for-adapters]"):
+        for field in self.for_adapters:
             field.hidden = get("method") == "full"
         for box in self.allowing:
             box.checked = box.value in (get(f"allow.{box.getAttribute('data-allow')}") or [])
         for key, switch in self.enablers.items():
             switch.checked = switch.checked if key in self.wrong else key in self.changes
-            switch.closest(".field").querySelector(".enabled").hidden = not switch.checked
+            self.opened[key].hidden = not switch.checked
         self._say_groups(inputs)
 
     def _current(self, key: str) -> Any:
@@ -456,8 +484,8 @@ class Form:
                 [f"{_typed_value(wanted)} samples a step" if wanted else "the largest micro-batch"] + self._run_length()
             ),
         }
-        for place in document.querySelectorAll("[data-says]"):
-            place.textContent = says[place.getAttribute("data-says")]
+        for group, text in says.items():
+            self.says[group].textContent = text
 
 
 def is_printed_model(text: str) -> bool:

@@ -80,16 +80,24 @@ class Runtime:
         progress("Starting figures")(1, 1)
         await self.ask("load_figures", seconds=FIGURES_SECONDS)
 
-    async def ask(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
-        """Call an exported function and read its envelope."""
+    def call(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> Any:
+        """Call an exported function, now; `told` waits for its answer."""
+        return self.python.ask(seconds, name, *arguments)
+
+    async def told(self, asked: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
+        """Read the envelope that a call gives."""
         try:
-            text = await self.python.ask(seconds, name, *arguments)
+            text = await asked
         except Exception as error:
             if _is_late(error):
                 raise Failure(f"Python did not answer within {seconds} seconds.") from None
             raise Failure("Python stopped with an error.", _said(error)) from None
         answer: dict[str, Any] = json.loads(text)
         return answer
+
+    async def ask(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
+        """Call an exported function and read its envelope."""
+        return await self.told(self.call(name, *arguments, seconds=seconds), seconds)
 
     def stop(self) -> None:
         """End the worker, if there is one, and let nothing that it still says count."""

@@ -67,11 +67,8 @@ def _setting(result: dict[str, Any]) -> str:
 
 
 def _next_needs(result: dict[str, Any]) -> str:
-    needs = result.get("next_needs_bytes")
-    if needs is None:
-        return "."
     following = count(result["max_micro_batch"] + 1)
-    more_bytes = explained(result, "next_needs_bytes", gib(needs))
+    more_bytes = explained(result, "next_needs_bytes", gib(result["next_needs_bytes"]))
     return "; " + tag("span", f"{following} would need {more_bytes} more.", class_="next")
 
 

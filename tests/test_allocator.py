@@ -140,15 +140,6 @@ def test_a_small_segment_at_the_limit_lacks_no_more_than_itself() -> None:
     assert error.value.missing_bytes == MIB
 
 
-def test_nothing_is_given_back_where_that_is_not_wanted() -> None:
-    allocator = CachingAllocator(capacity=100 * MIB, releases=False)
-    for block in [allocator.malloc(40 * MIB) for _ in range(2)]:
-        allocator.free(block)
-    with pytest.raises(OutOfMemoryError) as error:
-        allocator.malloc(90 * MIB)
-    assert error.value.missing_bytes == 70 * MIB
-
-
 def test_a_copy_goes_its_own_way() -> None:
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(64 * MIB))

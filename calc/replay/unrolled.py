@@ -7,6 +7,7 @@ what outlives the repetition, or was there before it.
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from calc.replay.tape import Phase, Segment
@@ -34,7 +35,13 @@ class _Stretch(NamedTuple):
 
 def unrolled(profile: Profile) -> Unrolled:
     """The log of one forward and backward pass, repetitions unrolled."""
-    stretches = _cut(profile)
+    return _unrolled(profile.events, profile.stretches)
+
+
+# Another input size gives other sizes in the same order.
+@lru_cache(maxsize=64)
+def _unrolled(log: tuple[int, ...], pieces: tuple[tuple[int, int, Segment], ...]) -> Unrolled:
+    stretches = _cut(log, pieces)
     counterparts = _counterparts(stretches)
     taken = 0
     held: dict[int, list[int]] = {}
@@ -65,11 +72,11 @@ def unrolled(profile: Profile) -> Unrolled:
     return Unrolled({phase: array("i", events) for phase, events in passes.items()}, left)
 
 
-def _cut(profile: Profile) -> list[_Stretch]:
+def _cut(log: tuple[int, ...], pieces: tuple[tuple[int, int, Segment], ...]) -> list[_Stretch]:
     """The log cut at segments."""
     found = []
-    for start, end, segment in profile.stretches:
-        events = profile.events[start:end]
+    for start, end, segment in pieces:
+        events = log[start:end]
         made = {e for e in events if e > 0}
         dropped = {-e for e in events if e < 0}
         local = made & dropped

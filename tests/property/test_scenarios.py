@@ -73,7 +73,7 @@ def test_what_fits_is_within_the_limit_and_what_is_next_is_not(scenario: dict[st
         assert memory.allocate(limits.safe).reserved_bytes <= limit
     if limits.expected:
         assert memory.allocate_within(limits.expected, limit).reserved_bytes <= limit
-    assert limits.next_needs_bytes is None or limits.next_needs_bytes > 0
+    assert limits.next_needs_bytes > 0
 
 
 @EXAMPLES
