@@ -428,9 +428,15 @@ class StepMemory:
         return outcome
 
     def missing_bytes(self, micro_batch: int, capacity: int) -> int:
-        """What the step lacks where it leaves optional workspaces out; 0 where it trains."""
-        outcome = self._outcome(micro_batch, capacity, lean=bool(self.step.profile.optional))
-        return outcome if isinstance(outcome, int) else 0
+        """What the step lacks, with optional workspaces or without, whichever is less; 0 where it trains."""
+        # Mostly without is less.
+        missing = 0
+        for lean in (True, False) if self.step.profile.optional else (False,):
+            outcome = self._outcome(micro_batch, capacity, lean=lean)
+            if isinstance(outcome, Allocation):
+                return 0
+            missing = min(missing or outcome, outcome)
+        return missing
 
     def _outcome(self, micro_batch: int, capacity: int | None, *, lean: bool) -> Allocation | int:
         """A steady step under a capacity, or how many bytes are missing."""

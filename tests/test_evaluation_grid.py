@@ -37,6 +37,7 @@ def check(scenario: dict[str, Any]) -> dict[str, Any]:
     memory = result["memory"]
     assert sum(component["bytes"] for component in memory["components"]) == memory["peak_allocated_bytes"] > 0
     assert 0 <= result["max_micro_batch_safe"] <= result["max_micro_batch"] <= result["max_micro_batch_optimistic"]
+    assert result["next_needs_bytes"] > 0
     assert result["parameters"] >= result["trainable_parameters"] > 0
     return result
 

@@ -60,9 +60,8 @@ def test_ten_times_the_layers_are_under_five_times_the_requests(checkpointing: s
 
 def test_a_change_runs_few_steps(steps: Counter[int]) -> None:
     evaluate({"model": "gpt2", "gpu": "rtx-4090-24gb", "sequence_length": 533})
-    # Once each but for the first that does not fit, which is tried on a larger card as well.
-    assert sum(steps.values()) <= len(steps) + 1
-    assert len(steps) <= 5
+    # The largest that trains, and the next, on this card and with all the memory that it asks for.
+    assert sum(steps.values()) <= 3
 
 
 def test_accumulation_looks_for_one_largest_micro_batch_more_and_not_for_two_bands(steps: Counter[int]) -> None:
