@@ -9,16 +9,8 @@ importScripts(
   "vendor/workbox/workbox-precaching.prod.js",
 );
 
-// The build puts the list of files here: [{ url, revision, integrity, unpacked }, ...]. What comes compressed is stored
-// unpacked, since every start would unpack it again; such a file's `unpacked` is the hash of that.
+// The build puts the list of files here: [{ url, revision, integrity }, ...].
 const FILES = self.__WB_MANIFEST;
-const PACKED = new Set(FILES.filter(({ unpacked }) => unpacked).map(({ url }) => new URL(url, location).pathname));
-
-function asStored(url, response) {
-  if (!PACKED.has(new URL(url, location).pathname)) return response;
-  const bytes = response.body.pipeThrough(new DecompressionStream("gzip"));
-  return new Response(bytes, { headers: { "x-unpacked": "gzip", "content-type": "application/octet-stream" } });
-}
 
 // The cache's name ends with the folder that this worker serves, which Workbox adds.
 workbox.core.setCacheNameDetails({ prefix: "batch-size-optimizer" });
@@ -30,7 +22,6 @@ workbox.precaching.addPlugins([
     // Workbox would keep a second copy of each file in memory, which nobody reads while the site is stored.
     fetchDidSucceed: async ({ event, response }) =>
       event.type === "install" ? Object.defineProperty(response, "clone", { value: () => response }) : response,
-    cacheWillUpdate: async ({ request, response }) => (response.ok ? asStored(request.url, response) : null),
   },
 ]);
 // Without their hashes, for which the browser would hold each file whole in memory: `repair` checks what is stored.
@@ -48,13 +39,13 @@ const sha256 = async (response) => {
 // Fetches again each file whose stored copy is missing or damaged. Throws where one cannot be had.
 async function repair() {
   const cache = await caches.open(workbox.core.cacheNames.precache);
-  for (const { url, integrity, unpacked } of FILES) {
+  for (const { url, integrity } of FILES) {
     const key = workbox.precaching.getCacheKeyForURL(url);
     const stored = await cache.match(key);
-    if (stored && (await sha256(stored)) === (unpacked ?? integrity)) continue;
+    if (stored && (await sha256(stored)) === integrity) continue;
     const fresh = await fetch(url, { integrity, cache: "reload" });
     if (!fresh.ok) throw new Error(`${url} answered ${fresh.status}`);
-    await cache.put(key, asStored(url, fresh));
+    await cache.put(key, fresh);
   }
 }
 

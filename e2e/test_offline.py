@@ -106,6 +106,23 @@ def offline_state(page: Page, state: str) -> None:
     page.wait_for_selector(f'html[data-offline="{state}"]', timeout=START_MILLISECONDS, state="attached")
 
 
+# The files of the kept snapshot: each its name, and a hash of what it holds.
+KEPT = """async () => {
+  const root = await navigator.storage.getDirectory();
+  const found = [];
+  for await (const folder of root.values()) for await (const [name, handle] of folder.entries()) {
+    const content = await (await handle.getFile()).arrayBuffer();
+    found.push([name, String(new Uint8Array(await crypto.subtle.digest("SHA-256", content)))]);
+  }
+  return found;
+}"""
+
+
+def kept_files(page: Page) -> list[list[str]]:
+    found: list[list[str]] = page.evaluate(KEPT)
+    return found
+
+
 def caches(page: Page) -> list[str]:
     names: list[str] = page.evaluate("caches.keys()")
     return names
@@ -228,6 +245,7 @@ def test_offline_use_can_be_taken_back(browser: Browser, host: Host) -> None:
         others = ["another-precache-v2-" + host.url, "batch-size-optimizer-precache-v2-" + host.url + "deeper/"]
         first.evaluate("names => Promise.all(names.map(name => caches.open(name)))", others)
         show(first, "micro_batch=3")
+        assert kept_files(first) != []
         withdraw(host.folder)
         # The stored page answers once more, and the browser looks for a newer worker meanwhile. Whatever its page has
         # asked for by now, it is rid of both.
@@ -237,6 +255,7 @@ def test_offline_use_can_be_taken_back(browser: Browser, host: Host) -> None:
         # What the old worker was still answering may have opened its cache anew, and the page may show itself once more
         # where another worker takes over: in the end nothing is left.
         until_gone(first, others)
+        first.wait_for_function(f"() => ({KEPT})().then(files => files.length == 0)")
         first.close()
 
         host.requested.clear()
@@ -251,6 +270,75 @@ def test_offline_use_can_be_taken_back(browser: Browser, host: Host) -> None:
         assert page.evaluate("navigator.serviceWorker.controller") is None
         assert page.evaluate("navigator.serviceWorker.getRegistrations().then(found => found.length)") == 0
         assert set(caches(page)) == set(others)
+
+
+def test_what_is_kept_takes_the_place_of_the_snapshot(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (context, first):
+        first.evaluate(
+            f"""async () => {{
+              const [cacheName] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}"));
+              const cache = await caches.open(cacheName);
+              for (const key of await cache.keys()) if (key.url.includes(".bin")) await cache.delete(key);
+            }}"""
+        )
+        first.close()
+        host.stop()
+        page = context.new_page()
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(host.url + "#micro_batch=3")
+        until(page, "ready")
+        assert value(page, "micro_batch") == "3"
+        assert [text for text in said if "without the snapshot" in text] == []
+        host.start()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "writable.truncate(file.size - 100)",
+        "writable.truncate(1000)",
+        "writable.write(new Uint8Array(file.size).fill(7))",
+    ],
+)
+def test_what_is_kept_is_mended_and_the_page_works_without(browser: Browser, host: Host, damage: str) -> None:
+    with visited(browser, host) as (_, page):
+        [name, content] = kept_files(page)[0]
+        page.evaluate(
+            f"""async () => {{
+              const root = await navigator.storage.getDirectory();
+              for await (const folder of root.values()) for await (const handle of folder.values()) {{
+                const file = await handle.getFile();
+                const writable = await handle.createWritable({{ keepExistingData: true }});
+                await {damage};
+                await writable.close();
+              }}
+            }}"""
+        )
+        assert kept_files(page) != [[name, content]]
+        page.reload()
+        until(page, "ready")
+        offline_state(page, "ready")
+        assert kept_files(page) == [[name, content]]
+
+
+def test_only_what_this_version_starts_from_is_kept(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (_, page):
+        before = kept_files(page)
+        page.evaluate(
+            """async () => {
+              const root = await navigator.storage.getDirectory();
+              for await (const folder of root.values()) await folder.getFileHandle("older", { create: true });
+              await root.getDirectoryHandle("another site's", { create: true });
+            }"""
+        )
+        assert len(kept_files(page)) == len(before) + 1
+        page.reload()
+        offline_state(page, "ready")
+        assert kept_files(page) == before
+        assert page.evaluate(
+            "navigator.storage.getDirectory().then(root => root.getDirectoryHandle(`another site's`)).then(Boolean)"
+        )
 
 
 def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host) -> None:

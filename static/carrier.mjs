@@ -1,7 +1,8 @@
 // A worker that brings the boot snapshot, so that unpacking it holds up neither the page nor Python. Handed a port, it
 // begins, answers there what static/unpack.mjs gives and then the libraries' code, and ends. To the page it says how many
 // bytes have come.
-import { unpack } from "./unpack.mjs";
+import { folder, Kept } from "./kept.mjs";
+import { Streamed, unpack } from "./unpack.mjs";
 
 const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
 
@@ -29,28 +30,46 @@ async function fetched(name) {
   return response;
 }
 
-// The files are compressed themselves, so that it does not take a host that does it. sw.js keeps them unpacked.
+// The files are compressed themselves, so that it does not take a host that does it.
 async function unzipped(name) {
   const { body, headers } = await fetched(name);
-  if (headers.has("x-unpacked")) return body;
   coming.total += Number(headers.get("content-length"));
-  return body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip"));
+  return new Streamed(body.pipeThrough(counting()).pipeThrough(new DecompressionStream("gzip")));
 }
 
-async function answer(port) {
-  const description = fetched("start.json").then((response) => response.json());
-  const [described, runtime, calc] = await Promise.all([description, unzipped("runtime.bin"), unzipped("calc.bin")]);
+const sources = () => Promise.all(["runtime.bin", "calc.bin"].map(unzipped));
+
+async function fromSite(described, coming) {
+  const [runtime, calc] = await coming;
   reported = performance.now();
+  const { code, ...parts } = await unpack(described, runtime, calc);
+  return { parts, code: () => code };
+}
+
+async function fromKept(described, finding) {
+  const kept = await Kept.open(await finding, described);
+  // Closed with this worker.
+  return { parts: kept.unpack(described), code: () => kept.code() };
+}
+
+async function answer(port, mayBeKept) {
+  const coming = mayBeKept ? folder() : sources();
+  // Awaited further down; without this a failure before then would count as handled by nobody.
+  coming.catch(() => {});
+  const described = await (await fetched("start.json")).json();
   port.postMessage({ description: described });
-  const { code: libraries, ...unpacked } = await unpack(described, runtime, calc);
+  const unpacking = mayBeKept
+    ? fromKept(described, coming).catch(() => fromSite(described, sources()))
+    : fromSite(described, coming);
+  const { parts: unpacked, code: libraries } = await unpacking;
   port.postMessage({ unpacked }, [unpacked.memory.buffer]);
-  const code = await libraries;
+  const code = await libraries();
   port.postMessage({ code }, code.map(({ buffer }) => buffer));
 }
 
-addEventListener("message", async ({ ports: [port] }) => {
+addEventListener("message", async ({ data: { mayBeKept }, ports: [port] }) => {
   try {
-    await answer(port);
+    await answer(port, mayBeKept);
   } catch ({ message }) {
     port.postMessage({ failed: message });
   }

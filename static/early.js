@@ -56,9 +56,13 @@
     #asked = 0;
     #begun = false;
     #broken = "";
+    // What earlier visits have kept unpacked. Not asked for at a first visit, nor after something went wrong with it.
+    #mayBeKept = Boolean(navigator.serviceWorker?.controller) && !Python.#made;
+    static #made = false;
 
     constructor() {
       super();
+      Python.#made = true;
       for (const name of ["worker", "carrier"]) {
         const worker = new Worker(`./static/${name}.mjs`, { type: "module" });
         worker.addEventListener("message", ({ data }) => this.#hear(data));
@@ -76,7 +80,7 @@
       this.#begun = true;
       const { port1, port2 } = new MessageChannel();
       this.#workers.worker.postMessage({ snapshot: port1 }, [port1]);
-      this.#workers.carrier.postMessage("answer", [port2]);
+      this.#workers.carrier.postMessage({ mayBeKept: this.#mayBeKept }, [port2]);
     }
 
     #hear({ id, value, failed, broken, text, ...said }) {
@@ -96,7 +100,7 @@
     // TimeoutError where there is no answer within so many seconds: a worker that hangs says nothing.
     ask(seconds, name, ...values) {
       if (this.#broken) return Promise.reject(new Error(this.#broken));
-      return new Promise((resolve, reject) => {
+      const answered = new Promise((resolve, reject) => {
         const id = ++this.#asked;
         const late = setTimeout(() => {
           this.#waiting.delete(id);
@@ -109,6 +113,9 @@
         });
         this.#workers.worker.postMessage({ id, name, values });
       });
+      // One that is asked for ahead fails in the sight of those who wait for it, and for nobody else.
+      answered.catch(() => {});
+      return answered;
     }
 
     stop() {

@@ -2,7 +2,7 @@
 // <html data-offline="..."> how far it is, and offers a new version without forcing it on anyone.
 //   (absent)     nothing known yet, or no service worker can run here: all but offline use works
 //   preparing    the files are being stored
-//   ready        every file is stored, checked: the page works without a network
+//   ready        every file is stored, checked: the page works without a network, and starts faster where that can be
 //   update       a new version is stored and waits
 const root = document.documentElement;
 const show = (state) => (root.dataset.offline = state);
@@ -54,6 +54,8 @@ async function prepare() {
   if (!registration.active) show("preparing");
   const { active } = await navigator.serviceWorker.ready;
   const { complete } = await ask(active, "repair");
+  const keeper = new Worker(new URL("./keeper.mjs", import.meta.url), { type: "module" });
+  await new Promise((resolve) => (keeper.onmessage = keeper.onerror = resolve));
   if (complete && root.dataset.offline !== "update") show("ready");
 }
 

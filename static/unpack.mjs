@@ -6,10 +6,10 @@
 //   JSON       what the file holds and where it belongs
 //   the rest   files, blocks of memory, libraries (runtime.bin alone)
 // Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
-const BLOCK_BYTES = 1024;
+export const BLOCK_BYTES = 1024;
 
-// Reads a given number of bytes at a time from a stream.
-class Pieces {
+// Bytes as they come from a stream. `fill` fills an array with the next ones.
+export class Streamed {
   constructor(stream) {
     this.reader = stream.getReader();
     this.chunk = new Uint8Array();
@@ -29,25 +29,23 @@ class Pieces {
     }
     return piece;
   }
+}
 
-  take(size) {
-    return this.fill(new Uint8Array(size));
-  }
+const take = (source, size) => source.fill(new Uint8Array(size));
 
-  async description() {
-    const [size] = new Uint32Array((await this.take(4)).buffer);
-    return JSON.parse(new TextDecoder().decode(await this.take(size)));
-  }
+export async function description(source) {
+  const [size] = new Uint32Array((await take(source, 4)).buffer);
+  return JSON.parse(new TextDecoder().decode(await take(source, size)));
+}
 
-  async files(described) {
-    const files = [];
-    for (const { path, fileSize } of described) files.push({ path, content: await this.take(fileSize) });
-    return files;
-  }
+export async function filesOf(source, described) {
+  const files = [];
+  for (const { path, fileSize } of described) files.push({ path, content: await take(source, fileSize) });
+  return files;
 }
 
 // The parts of memory that hold anything: where each begins and ends.
-function ranges(blocks) {
+export function ranges(blocks) {
   const found = [];
   for (const block of [...blocks].sort((a, b) => a - b)) {
     const start = block * BLOCK_BYTES;
@@ -65,28 +63,26 @@ function change(memory, blocks, content) {
   });
 }
 
-// `runtime` and `calc` are streams of the unpacked bytes. Gives what is needed before Python runs, and a promise of the
-// libraries' WebAssembly: it comes last, and nothing else waits for it.
+// `runtime` and `calc` give the unpacked bytes, each by a `fill` as above. Gives what is needed before Python runs, and a
+// promise of the libraries' WebAssembly: it comes last, and nothing else waits for it.
 export async function unpack({ memoryBytes }, runtime, calc) {
   const memory = new Uint8Array(memoryBytes);
-  const pieces = new Pieces(runtime);
   const readRuntime = async () => {
-    const { blocks, ...description } = await pieces.description();
-    const files = await pieces.files(description.files);
-    for (const [start, end] of ranges(blocks)) await pieces.fill(memory.subarray(start, end));
-    return { ...description, files, blocks };
+    const { blocks, ...described } = await description(runtime);
+    const files = await filesOf(runtime, described.files);
+    for (const [start, end] of ranges(blocks)) await runtime.fill(memory.subarray(start, end));
+    return { ...described, files, blocks };
   };
   const readCalc = async () => {
-    const pieces = new Pieces(calc);
-    const { blocks, ...description } = await pieces.description();
-    const files = await pieces.files(description.files);
-    return { ...description, files, blocks, content: await pieces.take(blocks.length * BLOCK_BYTES) };
+    const { blocks, ...described } = await description(calc);
+    const files = await filesOf(calc, described.files);
+    return { ...described, files, blocks, content: await take(calc, blocks.length * BLOCK_BYTES) };
   };
   const [first, second] = await Promise.all([readRuntime(), readCalc()]);
   change(memory, second.blocks, second.content);
   const readLibraries = async () => {
     const read = [];
-    for (const { fileSize } of first.libraries) read.push(await pieces.take(fileSize));
+    for (const { fileSize } of first.libraries) read.push(await take(runtime, fileSize));
     return read;
   };
   const { libraries, table, pointers, addresses } = first;

@@ -6,7 +6,6 @@ written only where it changed, and what the sources no longer give is removed.
 
 import argparse
 import base64
-import gzip
 import hashlib
 import html
 import json
@@ -222,9 +221,8 @@ def offline_files(files: dict[str, bytes]) -> list[dict[str, str]]:
     listed = []
     for name in sorted(name for name in files if not name.startswith(unneeded)):
         content = files[name]
-        file = {"url": name, "revision": hashlib.sha256(content).hexdigest()[:16], "integrity": _integrity(content)}
-        packed_itself = name.endswith(".bin")
-        listed.append(file | ({"unpacked": _integrity(gzip.decompress(content))} if packed_itself else {}))
+        revision = hashlib.sha256(content).hexdigest()[:16]
+        listed.append({"url": name, "revision": revision, "integrity": _integrity(content)})
     return listed
 
 

@@ -6,7 +6,14 @@ self.addEventListener("install", () => self.skipWaiting());
 
 // Others may share the origin, and a deeper folder of it may hold another copy of this page.
 const own = (name) => name.startsWith(OWN_PREFIX) && name.endsWith(self.registration.scope);
-const clear = async () => Promise.all((await caches.keys()).filter(own).map((name) => caches.delete(name)));
+const clearCaches = async () => Promise.all((await caches.keys()).filter(own).map((name) => caches.delete(name)));
+// What static/kept.mjs keeps, by the same name; where there is nothing, or not yet for a tab that reads it, it fails.
+const clearKept = async () => {
+  const root = await navigator.storage.getDirectory();
+  const { pathname } = new URL(self.registration.scope);
+  await root.removeEntry(`${OWN_PREFIX} ${encodeURIComponent(pathname)}`, { recursive: true }).catch(() => {});
+};
+const clear = () => Promise.all([clearCaches(), clearKept()]);
 
 async function withdraw() {
   await clear();

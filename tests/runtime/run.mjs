@@ -18,10 +18,11 @@ const read = (path) => new Uint8Array(fs.readFileSync(at(path)));
 const indexURL = at("vendor/pyodide/");
 const { loadPyodide } = await import(new URL("vendor/pyodide/pyodide.mjs", site));
 const { start } = await import(new URL("static/snapshot.mjs", site));
-const { unpack } = await import(new URL("static/unpack.mjs", site));
+const { Streamed, unpack } = await import(new URL("static/unpack.mjs", site));
 
 const unpacked = (name) => zlib.gunzipSync(read(`vendor/snapshot/${name}`));
-const stream = async (bytes) => Readable.toWeb(Readable.from([new Uint8Array(bytes)]));
+const streamed = async (pieces) => new Streamed(Readable.toWeb(Readable.from(pieces)));
+const stream = (bytes) => streamed([new Uint8Array(bytes)]);
 const description = () => JSON.parse(fs.readFileSync(at("vendor/snapshot/start.json")));
 const described = (bytes) => {
   const [size] = new Uint32Array(bytes.slice(0, 4).buffer);
@@ -94,7 +95,7 @@ function withLibrariesLater() {
     await wanted;
     yield bytes.subarray(split);
   }
-  return { runtime: Promise.resolve(Readable.toWeb(Readable.from(pieces()))), send };
+  return { runtime: streamed(pieces()), send };
 }
 
 const HOW = {
