@@ -143,4 +143,11 @@ def test_the_page_works(engine: str, address: str) -> None:
             "document.getElementById('results').dataset.scenario.includes('sequence_length=512')",
             ANSWER_SECONDS,
         )
-        assert "sequence_length=512" in browser.execute_script("return location.hash")
+        wait_for(browser, "location.hash.includes('sequence_length=512')", ANSWER_SECONDS)
+
+        # A later visit starts from what this one has kept.
+        wait_for(browser, "document.documentElement.dataset.offline === 'ready'", START_SECONDS)
+        go(address)
+        wait_for(browser, "document.documentElement.dataset.app === 'ready'", START_SECONDS)
+        expected = evaluate(DEFAULT)
+        assert int(browser.execute_script(f"return {shown('max_micro_batch')}")) == expected["max_micro_batch"]

@@ -33,7 +33,9 @@ CARDS = "fits_on"
 BREATH_MILLISECONDS = 8
 SPOKEN_PAUSE_SECONDS = 1.2
 EFFECT_SECONDS = 8
-LINK_PAUSE_SECONDS, UNDO_PAUSE_SECONDS = 0.15, 0.6
+UNDO_PAUSE_SECONDS = 0.6
+# Browsers take only so many new addresses in a time: Safari a hundred in half a minute.
+LINK_PAUSE_SECONDS = 0.5
 WIDTH_STEP, NARROWEST, WIDEST = 20, 260, 900
 LINK_SETTINGS = ("v", "theme", "view", "compare")
 # Measured runs compared at a time: the worker answers other questions in between.
@@ -94,6 +96,7 @@ class Page:
         self.later: list[str] = []
         self.latest = 0
         self.changed_key: Any = None
+        self.link_written = 0.0
         self.figures_loaded = False
         self.room = 0
         self.past: list[str] = []
@@ -230,6 +233,7 @@ class Page:
         """Keep the address up to date without filling the history."""
         text = self.link_text()
         address = f"#{text}" if text else window.location.pathname + window.location.search
+        self.link_written = float(window.performance.now())
         window.history.replaceState(None, "", address)
         document.body.setAttribute("data-link", window.location.href)
 
@@ -288,15 +292,15 @@ class Page:
             return
         self.changed_key = key
         self.want()
+        if window.performance.now() > self.link_written + 1000 * LINK_PAUSE_SECONDS:
+            self.write_link()
         asyncio.create_task(self.settle(self.latest))
 
     async def settle(self, turn: int) -> None:
-        """Take a drag as one change: to be undone as such, and since browsers take only so many addresses in a time."""
-        await asyncio.sleep(LINK_PAUSE_SECONDS)
+        """Make a drag one change to undo, not fifty, and have the address say how it ended."""
+        await asyncio.sleep(UNDO_PAUSE_SECONDS)
         if turn == self.latest:
             self.write_link()
-        await asyncio.sleep(UNDO_PAUSE_SECONDS - LINK_PAUSE_SECONDS)
-        if turn == self.latest:
             self.remember()
 
     def ask(self) -> None:
@@ -581,10 +585,13 @@ class Page:
 
     async def start(self) -> None:
         """Start a worker, then answer and draw."""
-        await self.runtime.start(self.progress)
+        self.runtime.begin(self.progress)
+        # At once: the worker answers it as soon as there is Python.
+        self.idle = True
+        self.ask()
+        await self.runtime.started()
         asyncio.create_task(self.guarded(self.answer()))
         asyncio.create_task(self.guarded(self.draw()))
-        self.ask()
 
     def run(self) -> None:
         """Start a worker, again after a failure."""

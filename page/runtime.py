@@ -48,14 +48,15 @@ async def _response(path: str) -> Any:
 
 
 class Runtime:
-    """One worker at a time. After a failure, `start` gives a new one; what the old one still says is ignored."""
+    """One worker at a time. After a failure, `begin` gives a new one; what the old one still says is ignored."""
 
     def __init__(self) -> None:
         self.generation = 0
         self.python: Any = None
+        self.patience_seconds = START_SECONDS
 
-    async def start(self, progress: Any) -> None:
-        """Start Python, or say which of its files is missing."""
+    def begin(self, progress: Any) -> None:
+        """Have Python start; what it is asked for meanwhile it answers as soon as it can."""
         # static/early.js has made the first one, and at all but a first visit has let it begin.
         self.python = getattr(window, "python", None) or window.newPython()
 
@@ -66,6 +67,10 @@ class Runtime:
 
         self.python.addEventListener("said", create_proxy(heard))
         self.python.begin()
+        self.patience_seconds = START_SECONDS
+
+    async def started(self) -> None:
+        """Wait until Python is there, or say which of its files is missing."""
         try:
             await self.python.ask(START_SECONDS, "hello")
         except Exception as error:
@@ -74,30 +79,31 @@ class Runtime:
             for path in STARTING_FILES:
                 await _response(path)
             raise Failure("Python could not start in this browser.", _said(error)) from None
+        self.patience_seconds = ANSWER_SECONDS
 
     async def load_figures(self, progress: Any) -> None:
         """Have the worker load numpy and matplotlib."""
         progress("Starting figures")(1, 1)
-        await self.ask("load_figures", seconds=FIGURES_SECONDS)
+        await self.told(self.python.ask(FIGURES_SECONDS, "load_figures"))
 
-    def call(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         """Call an exported function, now; `told` waits for its answer."""
-        return self.python.ask(seconds, name, *arguments)
+        return self.python.ask(self.patience_seconds, name, *arguments)
 
-    async def told(self, asked: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
+    async def told(self, asked: Any) -> dict[str, Any]:
         """Read the envelope that a call gives."""
         try:
             text = await asked
         except Exception as error:
             if _is_late(error):
-                raise Failure(f"Python did not answer within {seconds} seconds.") from None
+                raise Failure(f"Python gave {_said(error)}.") from None
             raise Failure("Python stopped with an error.", _said(error)) from None
         answer: dict[str, Any] = json.loads(text)
         return answer
 
-    async def ask(self, name: str, *arguments: Any, seconds: int = ANSWER_SECONDS) -> dict[str, Any]:
+    async def ask(self, name: str, *arguments: Any) -> dict[str, Any]:
         """Call an exported function and read its envelope."""
-        return await self.told(self.call(name, *arguments, seconds=seconds), seconds)
+        return await self.told(self.call(name, *arguments))
 
     def stop(self) -> None:
         """End the worker, if there is one, and let nothing that it still says count."""
