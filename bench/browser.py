@@ -45,6 +45,8 @@ CHANGE = """async ([count, pause]) => {
   const results = document.getElementById("results"), input = document.getElementById("sequence_length");
   const figure = document.querySelector('[data-figure="timeline"]');
   figure.scrollIntoView({ block: "center" });
+  // What comes into view is none of the changes' work.
+  await new Promise((resolve) => setTimeout(resolve, 1000));
   const next = (target, options) => new Promise((resolve) => {
     const observer = new MutationObserver(() => {
       observer.disconnect();
