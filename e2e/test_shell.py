@@ -76,11 +76,16 @@ def test_what_is_put_away_comes_when_it_is_seen_and_for_print(fresh: tuple[Page,
     expect(page.locator('[data-published="scaling"] table')).to_have_count(1)
 
 
-def test_nothing_is_put_away_for_good(fresh: tuple[Page, Log], address: str) -> None:
+def test_nothing_is_put_away_for_good_nor_on_paper(fresh: tuple[Page, Log], address: str) -> None:
     page, _ = fresh
     page.goto(address)
     until(page, "ready")
     expect(page.locator("noscript")).to_have_count(0)
+    page.emulate_media(media="print")
+    hidden = page.locator(".results > section, #article > section, .drawing").evaluate_all(
+        "all => all.filter((each) => getComputedStyle(each).contentVisibility !== 'visible').length"
+    )
+    assert hidden == 0
 
 
 def test_the_slider_stands_where_the_example_does(browser: Browser, address: str) -> None:
@@ -94,14 +99,9 @@ def test_the_slider_stands_where_the_example_does(browser: Browser, address: str
     context.close()
 
 
-def test_what_is_out_of_view_waits_and_links_still_lead_there(browser: Browser, address: str) -> None:
+def test_without_scripts_links_lead_to_their_sections(browser: Browser, address: str) -> None:
     context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
     page = context.new_page()
     page.goto(f"{address}#learn-faq")
     expect(page.locator("#learn-faq h3")).to_be_in_viewport()
-    page.emulate_media(media="print")
-    hidden = page.locator(".results > section, #article > section, .drawing").evaluate_all(
-        "all => all.filter((each) => getComputedStyle(each).contentVisibility !== 'visible').length"
-    )
-    assert hidden == 0
     context.close()

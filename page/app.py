@@ -96,7 +96,9 @@ class Page:
         self.later: list[str] = []
         self.latest = 0
         self.changed_key: Any = None
+        # When the address was last written, and its part behind the path since then.
         self.link_written = 0.0
+        self.link_hash = ""
         self.figures_loaded = False
         self.room = 0
         self.past: list[str] = []
@@ -233,13 +235,15 @@ class Page:
         """Keep the address up to date without filling the history."""
         text = self.link_text()
         address = f"#{text}" if text else window.location.pathname + window.location.search
-        self.link_written = float(window.performance.now())
         window.history.replaceState(None, "", address)
+        self.link_written = float(window.performance.now())
+        self.link_hash = window.location.hash
         document.body.setAttribute("data-link", window.location.href)
 
     def read_link(self) -> None:
         """Take over the scenario that the address holds."""
-        flat = link.read(window.location.hash)
+        self.link_hash = window.location.hash
+        flat = link.read(self.link_hash)
         version = flat.pop("v", link.VERSION)
         self.extras = {key: flat.pop(key) for key in LINK_SETTINGS if key in flat}
         unknown = [key for key in flat if not is_known(key)]
@@ -292,14 +296,16 @@ class Page:
             return
         self.changed_key = key
         self.want()
-        if window.performance.now() > self.link_written + 1000 * LINK_PAUSE_SECONDS:
+        due = window.performance.now() > self.link_written + 1000 * LINK_PAUSE_SECONDS
+        if due and window.location.hash == self.link_hash:
             self.write_link()
         asyncio.create_task(self.settle(self.latest))
 
     async def settle(self, turn: int) -> None:
         """Make a drag one change to undo, not fifty, and have the address say how it ended."""
         await asyncio.sleep(UNDO_PAUSE_SECONDS)
-        if turn == self.latest:
+        # Unless another link was opened, of which the page is yet to hear.
+        if turn == self.latest and window.location.hash == self.link_hash:
             self.write_link()
             self.remember()
 
@@ -332,6 +338,8 @@ class Page:
         while generation == self.runtime.generation:
             self.idle = True
             await self.numbers_wanted.wait()
+            if generation != self.runtime.generation:
+                return
             self.numbers_wanted.clear()
             question, self.question = self.question, None
             if question is None or question.turn != self.latest:
@@ -577,6 +585,7 @@ class Page:
             if generation != self.runtime.generation:
                 return
             self.runtime.stop()
+            self.idle = False
             if isinstance(error, Failure):
                 self.fail(f"{error.message} The numbers shown stay as they are.", error.details)
             else:

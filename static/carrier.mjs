@@ -2,9 +2,7 @@
 // begins, answers there what static/unpack.mjs gives and then the libraries' code, and ends. To the page it says how many
 // bytes have come.
 import { folder, Kept } from "./kept.mjs";
-import { Streamed, unpack } from "./unpack.mjs";
-
-const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
+import { fetched, Streamed, unpack } from "./unpack.mjs";
 
 // Not at every piece: each time the page is painted anew.
 const REPORT_MILLISECONDS = 80;
@@ -24,12 +22,6 @@ const counting = () =>
     },
   });
 
-async function fetched(name) {
-  const response = await fetch(at(name));
-  if (!response.ok) throw new Error(`${name} answered ${response.status}`);
-  return response;
-}
-
 // The files are compressed themselves, so that it does not take a host that does it.
 async function unzipped(name) {
   const { body, headers } = await fetched(name);
@@ -39,8 +31,8 @@ async function unzipped(name) {
 
 const sources = () => Promise.all(["runtime.bin", "calc.bin"].map(unzipped));
 
-async function fromSite(described, coming) {
-  const [runtime, calc] = await coming;
+async function fromSite(described, fetching) {
+  const [runtime, calc] = await fetching;
   reported = performance.now();
   const { code, ...parts } = await unpack(described, runtime, calc);
   return { parts, code: () => code };
@@ -53,14 +45,14 @@ async function fromKept(described, finding) {
 }
 
 async function answer(port, mayBeKept) {
-  const coming = mayBeKept ? folder() : sources();
+  const begun = mayBeKept ? folder() : sources();
   // Awaited further down; without this a failure before then would count as handled by nobody.
-  coming.catch(() => {});
+  begun.catch(() => {});
   const described = await (await fetched("start.json")).json();
   port.postMessage({ description: described });
   const unpacking = mayBeKept
-    ? fromKept(described, coming).catch(() => fromSite(described, sources()))
-    : fromSite(described, coming);
+    ? fromKept(described, begun).catch(() => fromSite(described, sources()))
+    : fromSite(described, begun);
   const { parts: unpacked, code: libraries } = await unpacking;
   port.postMessage({ unpacked }, [unpacked.memory.buffer]);
   const code = await libraries();

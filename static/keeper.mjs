@@ -1,17 +1,9 @@
 // A worker that keeps the boot snapshot for the next start (static/kept.mjs), or checks what is kept, says so and ends.
 import { fileName, folder, hash, Kept, PIECE_BYTES } from "./kept.mjs";
-import { BLOCK_BYTES, description, filesOf, ranges, Streamed } from "./unpack.mjs";
+import { BLOCK_BYTES, description, fetched, filesOf, ranges, Streamed } from "./unpack.mjs";
 
 // A gap in memory that takes longer to leave out than to write.
 const GAP_BYTES = 16384;
-
-const at = (name) => new URL(`../vendor/snapshot/${name}`, import.meta.url);
-
-async function fetched(name) {
-  const response = await fetch(at(name));
-  if (!response.ok) throw new Error(`${name} answered ${response.status}`);
-  return response;
-}
 
 async function unzipped(name) {
   const { body } = await fetched(name);
@@ -20,8 +12,7 @@ async function unzipped(name) {
 
 async function isWhole(kept) {
   try {
-    const hex = Array.from(kept.headHash, (byte) => byte.toString(16).padStart(2, "0")).join("");
-    if ((await hash(kept.head)) !== hex) return false;
+    if ((await hash(kept.head)) !== kept.headHash) return false;
     const { hashes, bytes } = kept.description();
     for (const expected of hashes) {
       if ((await hash(kept.take(Math.min(PIECE_BYTES, bytes - kept.at)))) !== expected) return false;

@@ -23,10 +23,8 @@ export async function folder(options) {
 // Another version is never taken for this one.
 export const fileName = ({ runtime, calc }) => `${runtime}-${calc}`;
 
-export async function hash(bytes) {
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
+const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+export const hash = async (bytes) => hex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
 
 // A kept file, to read. Throws where there is none, or none that is whole.
 export class Kept {
@@ -45,7 +43,7 @@ export class Kept {
   constructor(handle) {
     this.handle = handle;
     this.at = handle.getSize() - END_BYTES;
-    this.headHash = this.take(HASH_BYTES);
+    this.headHash = hex(this.take(HASH_BYTES));
     const [size] = new Uint32Array(this.take(4).buffer);
     this.at -= END_BYTES + size;
     this.head = this.take(size);

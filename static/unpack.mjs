@@ -8,6 +8,13 @@
 // Memory is what the module's own code writes at every start, or zero, changed by an exclusive or with each block.
 export const BLOCK_BYTES = 1024;
 
+// The answer for one of these files.
+export async function fetched(name) {
+  const response = await fetch(new URL(`../vendor/snapshot/${name}`, import.meta.url));
+  if (!response.ok) throw new Error(`${name} answered ${response.status}`);
+  return response;
+}
+
 // Bytes as they come from a stream. `fill` fills an array with the next ones.
 export class Streamed {
   constructor(stream) {
