@@ -25,11 +25,12 @@
     document.getElementById("alone").hidden = !alone;
     alert.hidden = false;
   };
-  const fail = (why) => say(`The calculator could not start: ${why}`);
   const refuse = () => {
     root.dataset.storage = "refused";
     say("This browser refuses storage to this page, as it does in a sandboxed frame, and Python cannot start without it.", { alone: true });
   };
+  // Where storage is refused, that is why, whatever fails first.
+  const fail = (why) => (root.dataset.storage === "refused" ? refuse() : say(`The calculator could not start: ${why}`));
 
   // Python's loader keeps a cache, and stops without a word where it may not.
   try {
