@@ -78,22 +78,15 @@ async function* blocksOf(parts, runtime, calc) {
   }
 }
 
-function withoutGaps(found) {
-  const joined = [];
-  for (const [start, end] of found) {
-    if (joined.length && start - joined.at(-1)[1] <= GAP_BYTES) joined.at(-1)[1] = end;
-    else joined.push([start, end]);
-  }
-  return joined;
-}
-
 async function write(handle, described) {
   const [runtime, calc] = await Promise.all([unzipped("runtime.bin"), unzipped("calc.bin")]);
   const [ofRuntime, ofCalc] = [await description(runtime), await description(calc)];
+  const ids = { runtime: ofRuntime.id, calc: ofCalc.id };
+  if (fileName(ids) !== fileName(described)) throw new Error("the snapshot's files are of different versions");
   const pieces = new Pieces(handle);
   for (const { content } of await filesOf(runtime, ofRuntime.files)) await pieces.write(content);
   for (const { content } of await filesOf(calc, ofCalc.files)) await pieces.write(content);
-  const held = withoutGaps(ranges(new Set([...ofRuntime.blocks, ...ofCalc.blocks])));
+  const held = ranges(new Set([...ofRuntime.blocks, ...ofCalc.blocks]), GAP_BYTES);
   const parts = { runtime: ofRuntime, calc: ofCalc, ranges: held };
   for await (const block of blocksOf(parts, runtime, calc)) await pieces.write(block);
   for (const { fileSize } of ofRuntime.libraries) await pieces.write(await runtime.fill(new Uint8Array(fileSize)));
@@ -102,7 +95,7 @@ async function write(handle, described) {
   const { libraries, table, pointers, addresses } = ofRuntime;
   const head = new TextEncoder().encode(
     JSON.stringify({
-      ids: { runtime: described.runtime, calc: described.calc },
+      ids,
       links: { libraries, table, pointers, addresses },
       files: [...ofRuntime.files, ...ofCalc.files],
       ranges: held,

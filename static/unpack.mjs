@@ -51,12 +51,12 @@ export async function filesOf(source, described) {
   return files;
 }
 
-// The parts of memory that hold anything: where each begins and ends.
-export function ranges(blocks) {
+// The parts of memory that hold anything: where each begins and ends. Those with no larger gap between them are one.
+export function ranges(blocks, gapBytes = 0) {
   const found = [];
   for (const block of [...blocks].sort((a, b) => a - b)) {
     const start = block * BLOCK_BYTES;
-    if (found.length && found.at(-1)[1] >= start) found.at(-1)[1] = start + BLOCK_BYTES;
+    if (found.length && found.at(-1)[1] + gapBytes >= start) found.at(-1)[1] = start + BLOCK_BYTES;
     else found.push([start, start + BLOCK_BYTES]);
   }
   return found;
