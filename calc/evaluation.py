@@ -1,4 +1,4 @@
-"""From a scenario to the contract's result, and to the curves that the figures draw."""
+"""From a scenario to the contract's result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from calc.calibration import calibrated
 from calc.catalog import published
 from calc.explanations import explanations
 from calc.memory import StepMemory, step_memory
-from calc.replay.tape import Phase
 from calc.scenario import Scenario, ZeroGrad, parse
-from calc.timing import step_time, step_times, utilization
+from calc.timing import step_time, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-CURVE_POINTS = 24
 
 
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,69 +155,3 @@ def _plan(scenario: Scenario, limits: Band) -> dict[str, Any] | None:
         return None
     largest = min(scenario.micro_batch or limits.expected, max(limits.expected, scenario.micro_batch or 0))
     return accumulation.plan(largest, scenario.global_batch, scenario.layout.data)
-
-
-def curves(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the figures draw: memory by micro-batch, and memory through one step.
-
-    Raises
-    ------
-    ScenarioError
-        As `evaluate`.
-    """
-    scenario, _ = calibrated(parse(given))
-    memory, limits = fitted(scenario)
-    micro_batch = scenario.micro_batch or max(limits.expected, 1)
-    batches = _batches(max(limits.optimistic, micro_batch))
-    peaks = [memory.requested_peaks(b) for b in batches]
-    times = step_times(scenario, memory.step, batches)
-    return {
-        "memory": {
-            "micro_batch": batches,
-            "forward_bytes": [p[Phase.FORWARD] for p in peaks],
-            "backward_bytes": [p[Phase.BACKWARD] for p in peaks],
-            "step_bytes": [p[Phase.STEP] for p in peaks],
-            "limit_bytes": scenario.gpu.limit_bytes,
-        },
-        "timeline": timeline(memory, micro_batch),
-        "throughput": {
-            "micro_batch": batches,
-            "step_seconds": [t.seconds for t in times],
-            "samples_per_second": [b / t.seconds for b, t in zip(batches, times, strict=True)],
-        }
-        if times
-        else None,
-        "micro_batch": micro_batch,
-        "max_micro_batch": limits.expected,
-        "max_micro_batch_safe": limits.safe,
-        "max_micro_batch_optimistic": limits.optimistic,
-    }
-
-
-def _batches(largest: int) -> list[int]:
-    """From 1 to a quarter beyond the largest, evenly."""
-    end = max(2, largest + max(1, largest // 4))
-    step = max(1, end // CURVE_POINTS)
-    return sorted({1, largest or 1, *range(step, end + 1, step)})
-
-
-def timeline(memory: StepMemory, micro_batch: int) -> dict[str, Any]:
-    """Bytes alive through forward, backward and the optimizer's step, a few points a block."""
-    labels: list[str] = []
-    phases: list[str] = []
-    alive: list[int] = []
-
-    def point(label: str, phase: Phase, nbytes: int) -> None:
-        labels.append(label)
-        phases.append(phase.value)
-        alive.append(nbytes)
-
-    constant = memory.constant_bytes
-    for label, phase, nbytes in memory.step.profile.walk(memory.sizes(micro_batch)):
-        point(label, phase, constant + nbytes)
-    after = constant + (0 if memory.step.gradients_kept else memory.gradient_bytes)
-    peaks = memory.requested_peaks(micro_batch)
-    point("optimizer step", Phase.STEP, after)
-    point("optimizer step", Phase.STEP, peaks[Phase.STEP])
-    point("gradients freed" if not memory.step.gradients_kept else "gradients kept", Phase.STEP, constant)
-    return {"label": labels, "phase": phases, "allocated_bytes": alive, "peak_index": alive.index(max(alive))}

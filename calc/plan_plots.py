@@ -210,7 +210,7 @@ def draw_strategies(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, A
     labels = [STRATEGY_LABELS[row["strategy"]] for row in rows]
     sizes = [row["memory_bytes"] / GIB for row in rows]
     bars = axes.barh(
-        labels, sizes, color=[THEME["accent"] if row["fits"] else THEME["over"] for row in rows], height=0.6
+        range(len(rows)), sizes, color=[THEME["accent"] if row["fits"] else THEME["over"] for row in rows], height=0.6
     )
     for bar, row in zip(bars, rows, strict=True):
         if not row["fits"]:
@@ -218,6 +218,7 @@ def draw_strategies(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, A
             bar.set_edgecolor(THEME["card"])
     axes.bar_label(bars, [f"{size:.1f}" for size in sizes], padding=4, fontsize="small")
     axes.axvline(limit / GIB, color=THEME["over"], linewidth=1.4, dashes=(6, 3))
+    axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(*sizes, limit / GIB))
     axes.grid(visible=False, axis="y")
@@ -303,10 +304,10 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     return Words(f"Plans: time against {against}", text, columns, rows)
 
 
-def side_by_side(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def side_by_side(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Compare ``given["scenarios"]``; there is nothing to draw where one of them has no answer."""
     found = compare(given.get("scenarios") or [], evaluate)
-    return found, {"answered": not any("error" in row for row in found["rows"])}
+    return {**found, "answered": not any("error" in row for row in found["rows"])}
 
 
 def draw_comparison(axes: Axes, found: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
@@ -379,6 +380,6 @@ PLAN_FIGURES: Final = {
     "strategies": Kind(draw_strategies, 260, "scaling"),
     "plans-headroom": Kind(draw_headroom, 300),
     "plans-cost": Kind(draw_cost, 300),
-    "comparison": Kind(draw_comparison, 260, "answered", side_by_side),
+    "comparison": Kind(draw_comparison, 260, "answered", answer=side_by_side),
 }
 """The plan's figures by name."""

@@ -1,8 +1,8 @@
 """The figures: matplotlib drawings as SVG with real text and colours that the page's themes set.
 
-Each figure is one function that fills an axes from the result and its curves, and says what it shows in words and as
-a table. No pyplot, so that nothing is kept between figures; no clock and no random ids, so that the same scenario
-gives the same text.
+Each figure is one function that fills an axes from the result and its curve, and says what it shows in words and as
+a table. No pyplot, which keeps what was drawn; no clock, no random ids and no trace of an earlier drawing, so that the
+same scenario gives the same text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from calc.evaluation import curves, evaluate
+from calc.curves import memory_curve, throughput_curve, timeline
+from calc.evaluation import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ GIB: Final = 2**30
 PIXELS_PER_INCH: Final = 96
 POINTS_PER_INCH: Final = 72
 MARGIN_POINTS: Final = 3
+# Axes are measured here before they get their place: left, bottom, width and height as parts of the figure.
+ANY_POSITION: Final = (0.125, 0.11, 0.775, 0.77)
 NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 LEGEND_OF_THREE_INCHES: Final = 3.5
 
@@ -105,12 +108,11 @@ def _limit_line(axes: Axes, limit_bytes: int, label: str | None = None) -> None:
 
 def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
     """Peak memory of each phase against micro-batch, with the card's limit and the band of what fits."""
-    memory = data["memory"]
-    sizes, limit = memory["micro_batch"], memory["limit_bytes"]
+    sizes, limit = data["micro_batch"], data["limit_bytes"]
     for phase in ("forward", "backward", "step"):
         axes.plot(
             sizes,
-            [_gib(size) for size in memory[f"{phase}_bytes"]],
+            [_gib(size) for size in data[f"{phase}_bytes"]],
             color=THEME[f"phase-{phase}"],
             linestyle=PHASE_DASHES[phase],
             label=PHASE_LABELS[phase],
@@ -147,11 +149,7 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
         rows=[
             (size, *map(_gib_text, peaks))
             for size, *peaks in zip(
-                sizes,
-                memory["forward_bytes"],
-                memory["backward_bytes"],
-                memory["step_bytes"],
-                strict=True,
+                sizes, data["forward_bytes"], data["backward_bytes"], data["step_bytes"], strict=True
             )
         ],
     )
@@ -192,8 +190,7 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
 
 def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
     """Draw samples a second against micro-batch."""
-    throughput = data["throughput"]
-    sizes, rates = throughput["micro_batch"], throughput["samples_per_second"]
+    sizes, rates = data["micro_batch"], data["samples_per_second"]
     axes.plot(sizes, rates, color=THEME["accent"], marker="o", markersize=3.5)
     chosen = result["micro_batch"]
     axes.axvline(chosen, color=THEME["muted"], linewidth=1, dashes=(2, 2))
@@ -212,16 +209,15 @@ def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, An
         columns=("Micro-batch", "Samples a second", "Seconds a step"),
         rows=[
             (size, f"{rate:,.4g}", f"{seconds:,.4g}")
-            for size, rate, seconds in zip(sizes, rates, throughput["step_seconds"], strict=True)
+            for size, rate, seconds in zip(sizes, rates, data["step_seconds"], strict=True)
         ],
     )
 
 
 def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
     """Memory alive through one step, the peak instant marked."""
-    timeline = data["timeline"]
-    alive = timeline["allocated_bytes"]
-    phases = timeline["phase"]
+    alive = data["allocated_bytes"]
+    phases = data["phase"]
     instants = range(len(alive))
     for phase in ("forward", "backward", "step"):
         inside = [index for index in instants if phases[index] == phase]
@@ -245,12 +241,12 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
             transform=axes.get_xaxis_transform(),
         )
     axes.step(instants, [_gib(size) for size in alive], where="post", color=THEME["ink"], linewidth=1.2)
-    peak = timeline["peak_index"]
+    peak = data["peak_index"]
     _limit_line(axes, result["memory"]["limit_bytes"])
     axes.plot([peak], [_gib(alive[peak])], "o", color=THEME["accent"], markersize=7, zorder=5)
     left = peak < len(alive) / 2
     axes.annotate(
-        f"{_gib_text(alive[peak])} GiB\n{timeline['label'][peak]}",
+        f"{_gib_text(alive[peak])} GiB\n{data['label'][peak]}",
         (peak, _gib(alive[peak])),
         (8 if left else -8, 6),
         textcoords="offset points",
@@ -266,37 +262,34 @@ def draw_timeline(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]
     axes.set_ylabel("Memory alive (GiB)")
     return Words(
         title=f"One training step at micro-batch {result['micro_batch']}",
-        text=f"Memory alive through the step. The peak, {_gib_text(alive[peak])} GiB: {timeline['label'][peak]}.",
+        text=f"Memory alive through the step. The peak, {_gib_text(alive[peak])} GiB: {data['label'][peak]}.",
         columns=("Instant", "Phase", "Alive (GiB)"),
         rows=[
             (label, PHASE_LABELS.get(phase, phase), _gib_text(size))
-            for label, phase, size in zip(timeline["label"], phases, alive, strict=True)
+            for label, phase, size in zip(data["label"], phases, alive, strict=True)
         ],
     )
 
 
-def _of_one_scenario(scenario: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return evaluate(scenario), curves(scenario)
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A figure: what fills its axes, its height in pixels, and the curves or part of the result that it must have.
+    """A figure: what fills its axes from a result and a curve, and its height in pixels.
 
-    ``answer`` gives the result and the curves, where they are not those of one scenario.
+    There is no such figure where the part of the result that it ``needs``, or its curve, is not there.
     """
 
     fill: Callable[[Axes, Mapping[str, Any], Mapping[str, Any]], Words]
     height: int
     needs: str | None = None
-    answer: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]] = _of_one_scenario
+    curve: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] | None = None
+    answer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = evaluate
 
 
 FIGURES: Final = {
-    "timeline": Kind(draw_timeline, 320, "timeline"),
+    "timeline": Kind(draw_timeline, 320, curve=timeline),
     "parts": Kind(draw_parts, 320),
-    "memory": Kind(draw_memory, 320, "memory"),
-    "throughput": Kind(draw_throughput, 300, "throughput"),
+    "memory": Kind(draw_memory, 320, curve=memory_curve),
+    "throughput": Kind(draw_throughput, 300, curve=throughput_curve),
 }
 """The figures of one step by name; `calc.plan_plots` has those of the plan."""
 
@@ -311,10 +304,34 @@ def _kind(name: str) -> Kind:
 _renderer = RendererSVG(0, 0, io.StringIO(), metadata=NO_METADATA)  # type: ignore[no-untyped-call]
 
 
+_blank_figures: Final[dict[str, Figure]] = {}
+"""By name, with their axes: most of what those take to make goes into ticks, which serve every drawing."""
+
+
+def _blank(name: str, size_inches: tuple[float, float]) -> tuple[Figure, Axes]:
+    if name not in _blank_figures:
+        made = _blank_figures[name] = Figure(dpi=POINTS_PER_INCH)
+        for background in (made.patch, made.add_axes(ANY_POSITION).patch):
+            background.set_visible(False)
+    figure = _blank_figures[name]
+    figure.set_size_inches(size_inches)
+    return figure, figure.axes[0]
+
+
+def _wipe(figure: Figure, axes: Axes) -> None:
+    """Make a figure blank again, as it was when it was new but for the ticks of its axes."""
+    legends = filter(None, (*figure.legends, axes.get_legend()))
+    for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.texts, *legends):
+        artist.remove()
+    axes.containers.clear()
+    # A scale brings its locators and formatters along.
+    axes.set(xscale="linear", yscale="linear", xlim=(0, 1), ylim=(0, 1), xlabel="", ylabel="", position=ANY_POSITION)
+    axes.relim()
+    axes.set_autoscale_on(True)
+
+
 def _svg(figure: Figure, axes: Axes) -> str:
     """Write the figure as SVG, its axes as large as labels and legends leave room for."""
-    figure.patch.set_visible(False)
-    axes.patch.set_visible(False)
     page = io.StringIO()
     width, height = figure.bbox.size
     # The canvas would make a renderer for each step. matplotlib keeps what it measured by renderer: with one for all
@@ -415,15 +432,18 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
         Where the scenario is wrong.
     """
     kind = _kind(name)
-    result, data = kind.answer(scenario)
-    if kind.needs and not (data.get(kind.needs) or result.get(kind.needs)):
+    result = kind.answer(scenario)
+    data = kind.curve(scenario) if kind.curve else {}
+    if data is None or (kind.needs and not result.get(kind.needs)):
         return {}
     with mpl.rc_context(STYLE):
         size = (width / PIXELS_PER_INCH, kind.height / PIXELS_PER_INCH)
-        figure = Figure(figsize=size, dpi=POINTS_PER_INCH)
-        axes = figure.subplots()
-        words = kind.fill(axes, result, data)
-        svg = _svg(figure, axes)
+        figure, axes = _blank(name, size)
+        try:
+            words = kind.fill(axes, result, data)
+            svg = _svg(figure, axes)
+        finally:
+            _wipe(figure, axes)
     return {
         "svg": _themed(svg, f"{name}-{width}-", words),
         "title": words.title,

@@ -39,6 +39,9 @@ LATER: dict[str, Callable[[dict[str, Any]], Any]] = {
     "exports": lambda scenario: exports_of(evaluate_scenario(scenario)),
 }
 
+YOUNG = 0
+"""The garbage collector's generation of what was made since it last looked."""
+
 FIGURE_PACKAGES = ("numpy", "matplotlib")
 
 
@@ -141,9 +144,14 @@ def figure(name: str, width: int, scenario_text: str) -> str:
     from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
 
     def make(scenario: dict[str, Any]) -> dict[str, Any]:
-        html = sections.figure(name, plots.draw(name, scenario, width))
         # matplotlib's objects name one another in circles, and numbers make too little to have them collected in time.
-        gc.collect()
+        # Kept from the collector until then they are all young, and it need not look at what was there before.
+        gc.disable()
+        try:
+            html = sections.figure(name, plots.draw(name, scenario, width))
+        finally:
+            gc.enable()
+            gc.collect(YOUNG)
         return {"digest": sections.digest(html), "html": html}
 
     return _apart("This figure", make, scenario_text)
