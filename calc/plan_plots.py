@@ -362,7 +362,6 @@ def draw_comparison(axes: Axes, found: Mapping[str, Any], _data: Mapping[str, An
     axes.set_yticks(range(len(rows)), list(names))
     axes.set_ylim(len(rows) - 0.5, -0.75)
     axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("GiB at the peak; the upright line is what the card leaves to tensors")
     wide = axes.figure.bbox.width / axes.figure.dpi >= LEGEND_OF_FOUR_INCHES
     axes.figure.legend(loc="upper center", ncols=4 if wide else 2, fontsize="x-small")

@@ -177,7 +177,6 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
     axes.set_yticks(range(len(parts)), [part["label"] for part in parts])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     axes.margins(x=0.14)
     axes.set_xlabel("GiB at the peak")
     largest = max(parts, key=lambda part: int(part["bytes"]))
@@ -313,8 +312,11 @@ _blank_figures: Final[dict[str, Figure]] = {}
 def _blank(name: str, size_inches: tuple[float, float]) -> tuple[Figure, Axes]:
     if name not in _blank_figures:
         made = _blank_figures[name] = Figure(dpi=POINTS_PER_INCH)
-        for background in (made.patch, made.add_axes(ANY_POSITION).patch):
+        axes = made.add_axes(ANY_POSITION)
+        for background in (made.patch, axes.patch):
             background.set_visible(False)
+        # The grid says where a label belongs; only between its lines, on scales by logarithm, are there marks.
+        axes.tick_params(which="major", bottom=False, left=False)
     figure = _blank_figures[name]
     figure.set_size_inches(size_inches)
     return figure, figure.axes[0]
