@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -305,29 +306,26 @@ def _kind(name: str) -> Kind:
 _renderer = RendererSVG(0, 0, io.StringIO(), metadata=NO_METADATA)  # type: ignore[no-untyped-call]
 
 
-_blank_figures: Final[dict[str, Figure]] = {}
-"""By name, with their axes: most of what those take to make goes into ticks, which serve every drawing."""
-
-
-def _blank(name: str, size_inches: tuple[float, float]) -> tuple[Figure, Axes]:
-    if name not in _blank_figures:
-        made = _blank_figures[name] = Figure(dpi=POINTS_PER_INCH)
-        axes = made.add_axes(ANY_POSITION)
-        for background in (made.patch, axes.patch):
-            background.set_visible(False)
-        # The grid says where a label belongs; only between its lines, on scales by logarithm, are there marks.
-        axes.tick_params(which="major", bottom=False, left=False)
-    figure = _blank_figures[name]
-    figure.set_size_inches(size_inches)
-    return figure, figure.axes[0]
+@cache
+def _blank_figure() -> Figure:
+    """Make the figure that all are drawn on: most of what axes take goes into ticks, which serve every drawing."""
+    figure = Figure(dpi=POINTS_PER_INCH)
+    axes = figure.add_axes(ANY_POSITION)
+    for background in (figure.patch, axes.patch):
+        background.set_visible(False)
+    # The grid says where a label belongs; only between its lines, on scales by logarithm, are there marks.
+    axes.tick_params(which="major", bottom=False, left=False)
+    return figure
 
 
 def _wipe(figure: Figure, axes: Axes) -> None:
-    """Make a figure blank again, as it was when it was new but for the ticks of its axes."""
+    """Make the figure blank again."""
     legends = filter(None, (*figure.legends, axes.get_legend()))
     for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.texts, *legends):
         artist.remove()
     axes.containers.clear()
+    axes.grid(visible=True)
+    axes.margins(mpl.rcParams["axes.xmargin"], mpl.rcParams["axes.ymargin"])
     # A scale brings its locators and formatters along.
     axes.set(xscale="linear", yscale="linear", xlim=(0, 1), ylim=(0, 1), xlabel="", ylabel="", position=ANY_POSITION)
     axes.relim()
@@ -441,8 +439,9 @@ def draw(name: str, scenario: Mapping[str, Any], width: int) -> dict[str, Any]:
     if data is None or (kind.needs and not result.get(kind.needs)):
         return {}
     with mpl.rc_context(STYLE):
-        size = (width / PIXELS_PER_INCH, kind.height / PIXELS_PER_INCH)
-        figure, axes = _blank(name, size)
+        figure = _blank_figure()
+        figure.set_size_inches(width / PIXELS_PER_INCH, kind.height / PIXELS_PER_INCH)
+        (axes,) = figure.axes
         try:
             words = kind.fill(axes, result, data)
             svg = _svg(figure, axes)
