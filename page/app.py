@@ -205,8 +205,7 @@ class Page:
                 # Its place is there before it is drawn.
                 place.hidden = needs not in self.brief["parts"]
         by_id("ask-planner").disabled = not (self.figures_loaded and self.can_plan())
-        for place in self.on_demand(PLANNER):
-            place.hidden = not self.planned
+        self.show_on_demand(PLANNER, shown=self.planned)
 
     def can_plan(self) -> bool:
         """Whether there is something to plan for: a global batch, or the length of a run."""
@@ -423,10 +422,8 @@ class Page:
                 for place in document.querySelectorAll("[data-figure]")
                 if not (place.hasAttribute("data-on-demand") or (place.hasAttribute("data-needs") and place.hidden))
             ]
-            if not rest:
-                # The nearest one, whether or not it can be seen yet.
-                await self.draw_nearest(figures, turn, scenario, most=1)
-            await self.draw_nearest(figures, turn, scenario, in_view=True)
+            # At first the nearest one, whether or not it can be seen yet.
+            await self.draw_nearest(figures, turn, scenario, in_view=True, least=0 if rest else 1)
             if turn == self.latest:
                 mark("app:ready")
             await asyncio.sleep(rest)
@@ -442,18 +439,30 @@ class Page:
                     await self.ask_cards(turn, scenario)
 
     async def draw_nearest(
-        self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, most: int | None = None
+        self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, least: int = 0
     ) -> None:
-        """Draw figures, nearest to the window first, all or so many or those in view; what is drawn leaves the list."""
-        for _ in figures[:most]:
-            if turn != self.latest:
-                return
-            distance, first = min((self.out_of_view(name), place) for place, name in enumerate(figures))
-            if in_view and distance > 0:
-                return
-            name = figures[first]
-            await self.draw_one(name, self.figures[name], turn, scenario)
-            figures.remove(name)
+        """Draw figures, the nearest to the window first, and take them from the list.
+
+        `in_view` leaves out what is out of view, once there are `least`.
+        """
+        asked = self.ask_nearest(figures, turn, scenario, in_view=in_view and least < 1)
+        while asked is not None:
+            name, promise = asked
+            answer = await self.runtime.told(promise)
+            least -= 1
+            # The worker draws on while the page takes in what it has drawn.
+            asked = self.ask_nearest(figures, turn, scenario, in_view=in_view and least < 1)
+            self.put_figure(name, turn, answer)
+
+    def ask_nearest(self, figures: list[str], turn: int, scenario: str, *, in_view: bool) -> "tuple[str, Any] | None":
+        """Ask for the nearest of the figures and take it from the list, unless none is wanted any more."""
+        if not figures or turn != self.latest:
+            return None
+        distance, first = min((self.out_of_view(name), place) for place, name in enumerate(figures))
+        if in_view and distance > 0:
+            return None
+        name = figures.pop(first)
+        return name, self.ask_figure(name, scenario)
 
     async def ask_cards(self, turn: int, scenario: str) -> None:
         """Find out what other cards take, one at a time: the worker answers other questions in between."""
@@ -479,16 +488,30 @@ class Page:
             message = answer["error"]["message"]
             self.put(place, key, tag("p", escape(message), class_="fault", role="status"), message)
 
-    async def draw_one(self, name: str, place: Any, turn: int, scenario: str) -> None:
-        """Draw a figure, unless a newer scenario came meanwhile."""
-        answer = await self.runtime.ask("figure", name, self.width(place), scenario)
+    def ask_figure(self, name: str, scenario: str) -> Any:
+        """Ask for a figure as wide as its place is."""
+        return self.runtime.call("figure", name, self.width(self.figures[name]), scenario)
+
+    def put_figure(self, name: str, turn: int, answer: dict[str, Any]) -> None:
+        """Show a figure, unless a newer scenario came meanwhile."""
         if turn == self.latest:
+            place = self.figures[name]
             self.put_answer(place, f"figure-{name}", answer)
             place.hidden = not place.firstChild
 
-    def on_demand(self, what: str) -> list[Any]:
-        """The places of the figures that are drawn when a part of the result is asked for."""
-        return [place for place in self.figures.values() if place.getAttribute("data-on-demand") == what]
+    async def draw_on_demand(self, what: str, turn: int, scenario: str) -> None:
+        """Draw the figures of a part of the result that was asked for."""
+        for name in self.on_demand(what):
+            self.put_figure(name, turn, await self.runtime.told(self.ask_figure(name, scenario)))
+
+    def on_demand(self, what: str) -> list[str]:
+        """The figures that are drawn when a part of the result is asked for."""
+        return [name for name, place in self.figures.items() if place.getAttribute("data-on-demand") == what]
+
+    def show_on_demand(self, what: str, *, shown: bool) -> None:
+        """Show or hide the places of the figures of such a part."""
+        for name in self.on_demand(what):
+            self.figures[name].hidden = not shown
 
     async def search(self) -> None:
         """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
@@ -503,10 +526,8 @@ class Page:
         self.planned = True
         self.mounts[PLANNER].parentElement.removeAttribute("data-outdated")
         self.put_answer(self.mounts[PLANNER], PLANNER, answer)
-        for place in self.on_demand(PLANNER):
-            place.hidden = False
-        for place in self.on_demand(PLANNER):
-            await self.draw_one(place.getAttribute("data-figure"), place, turn, scenario)
+        self.show_on_demand(PLANNER, shown=True)
+        await self.draw_on_demand(PLANNER, turn, scenario)
 
     async def show_later(self, key: str, turn: int, scenario: str) -> None:
         """Fill in a part of the result that takes many evaluations."""
@@ -516,8 +537,7 @@ class Page:
             if not self.kept():
                 self.put(self.mounts[key], key, "", "")
                 self.mounts[key].removeAttribute("data-pending")
-                for place in self.on_demand(key):
-                    place.hidden = True
+                self.show_on_demand(key, shown=False)
                 return
             scenario = json.dumps({"scenarios": [link.nested(link.read(self.kept())), json.loads(scenario)]})
         answer = await self.runtime.ask("section", key, scenario)
@@ -525,8 +545,7 @@ class Page:
             self.put_answer(self.mounts[key], key, answer)
             self.mounts[key].removeAttribute("data-pending")
             self.show_sections()
-        for place in self.on_demand(key):
-            await self.draw_one(key, place, turn, scenario)
+        await self.draw_on_demand(key, turn, scenario)
 
     # The scenario kept for comparison
 
