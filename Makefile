@@ -89,7 +89,7 @@ $(RUNTIME): tools/repack.py tools/fonts.py tools/in_pyodide.mjs $(CACHE)/wheels.
 	$(BIN)/python -m tools.fonts $(CACHE)/repacked/site-packages
 	touch $@
 
-$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py tools/squeeze.py $(RUNTIME) $(IN_WORKER)
+$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py tools/many_kinds.py tools/squeeze.py $(RUNTIME) $(IN_WORKER)
 	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
 	$(BIN)/python -m tools.squeeze $(CACHE)/snapshot
 	touch $@

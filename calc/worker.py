@@ -7,11 +7,13 @@ into its place. static/worker.mjs calls these functions by their names. An answe
 
 import gc
 import json
+import sys
 from collections.abc import Callable
 from traceback import print_exc
 from typing import Any
 
 from calc import accuracy
+from calc import exercise as exercises
 from calc.advice import advise, ways_to_fit
 from calc.cards import some_cards
 from calc.comparison import compare
@@ -66,8 +68,8 @@ def _apart(what: str, make: Callable[[dict[str, Any]], dict[str, Any]], scenario
 
 
 def hello() -> str:
-    """Say that the worker is up: its script has run to the end and `calc` is imported."""
-    return json.dumps({"ok": True})
+    """Say that the worker is up: its script has run to the end, `calc` is imported. ``python`` tells its version."""
+    return json.dumps({"ok": True, "python": sys.version})
 
 
 def evaluate(scenario_text: str) -> str:
@@ -155,3 +157,8 @@ def figure(name: str, width: int, scenario_text: str) -> str:
         return {"digest": sections.digest(html), "html": html}
 
     return _apart("This figure", make, scenario_text)
+
+
+def exercise(turn: int) -> str:
+    """Work for the browser's sake (`calc.exercise`), turn by turn; the envelope holds how many are ``left``."""
+    return json.dumps({"ok": True, "left": exercises.exercise(turn)})

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SITE = ROOT / "_site"
 CACHE_PREFIX = "batch-size-optimizer"
+EXERCISED = "batch-size-optimizer:exercised"
 
 
 class _Held(Link):
@@ -291,6 +292,24 @@ def test_what_is_kept_takes_the_place_of_the_snapshot(browser: Browser, host: Ho
         assert value(page, "micro_batch") == "3"
         assert [text for text in said if "without the snapshot" in text] == []
         host.start()
+
+
+def compiled(browser: Browser, page: Page, url: str) -> list[str]:
+    """What the browser does about WebAssembly while a page starts, by the names that it has for it."""
+    browser.start_tracing(page=page, categories=["disabled-by-default-v8.wasm.detailed", "v8.wasm"])
+    page.goto(url)
+    until(page, "ready")
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    return [event["name"] for event in events if event["name"].startswith("wasm.")]
+
+
+def test_machine_code_is_kept_for_the_next_visit(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (context, page):
+        # The first visit that the service worker answers has to compile, and Python exercises after it.
+        assert "wasm.Deserialize" not in compiled(browser, page, host.url)
+        page.wait_for_function(f"localStorage.getItem('{EXERCISED}')", timeout=START_MILLISECONDS)
+        page.close()
+        assert "wasm.Deserialize" in compiled(browser, context.new_page(), host.url)
 
 
 @pytest.mark.parametrize(

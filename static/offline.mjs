@@ -6,6 +6,10 @@
 //   update       a new version is stored and waits
 const root = document.documentElement;
 const show = (state) => (root.dataset.offline = state);
+const wasControlled = Boolean(navigator.serviceWorker?.controller);
+const EXERCISED = "batch-size-optimizer:exercised";
+const ANSWER_SECONDS = 30;
+const COMPILED_MILLISECONDS = 2000;
 
 // Not before the page has what it needs, so as not to compete for the line.
 const shown = new Promise((resolve) => {
@@ -39,6 +43,23 @@ function watch(registration) {
   });
 }
 
+// Has Python work until the browser keeps its machine code (calc/exercise.py), in moments when nobody wants anything; once
+// for each browser and Python. Browsers made of V8 need it, which say what they are, and keep what the service worker
+// has answered.
+async function exercise() {
+  if (!wasControlled || !navigator.userAgentData) return;
+  const { fullVersionList } = await navigator.userAgentData.getHighEntropyValues(["fullVersionList"]);
+  const ask = async (...question) => JSON.parse(await globalThis.python.ask(ANSWER_SECONDS, ...question));
+  const wanted = JSON.stringify([(await ask("hello")).python, fullVersionList]);
+  if (localStorage.getItem(EXERCISED) === wanted) return;
+  for (let left = 1, turn = 0; left; turn++) {
+    await new Promise((resolve) => requestIdleCallback(resolve));
+    ({ left } = await ask("exercise", turn));
+  }
+  // What it has made hot is still being compiled.
+  setTimeout(() => localStorage.setItem(EXERCISED, wanted), COMPILED_MILLISECONDS);
+}
+
 async function prepare() {
   await shown;
   let controlled = Boolean(navigator.serviceWorker.controller);
@@ -57,6 +78,7 @@ async function prepare() {
   const keeper = new Worker(new URL("./keeper.mjs", import.meta.url), { type: "module" });
   await new Promise((resolve) => (keeper.onmessage = keeper.onerror = resolve));
   if (complete && root.dataset.offline !== "update") show("ready");
+  await exercise().catch(({ message }) => console.info(`Machine code may not be kept: ${message}`));
 }
 
 // Private windows, sandboxed frames and settings may forbid it in their own ways; the page works the same without.

@@ -75,8 +75,9 @@ export async function start(options, description, unpacking) {
     const expected = await description;
     if (settings.API.config.BUILD_ID !== expected.build) throw new Error(`made for build ${expected.build}`);
     const { instantiateWasm } = settings;
-    let table, initial;
+    let table, initial, exported;
     const prepare = ({ exports }) => {
+      exported = exports;
       table = exports.__indirect_function_table;
       const missing = expected.memoryBytes - exports.memory.buffer.byteLength;
       if (missing > 0) exports.memory.grow(Math.ceil(missing / PAGE_BYTES));
@@ -101,6 +102,8 @@ export async function start(options, description, unpacking) {
     if (ids.runtime !== expected.runtime || ids.calc !== expected.calc) throw new Error("its files are of different versions");
     reserve(table, links);
     restoreMemory(module, initial, expected.trampoline, heap);
+    // Before any of Python's own code has run: tools/many_kinds.py says why. What these calls give is small, and stays.
+    for (const [name, ...addresses] of expected.kinds) exported[name](...addresses);
     for (const { path, content } of files) {
       module.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
       module.FS.writeFile(path, content);

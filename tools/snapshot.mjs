@@ -65,12 +65,15 @@ function copy(from, to) {
   }
 }
 
-function run(program) {
+// Gives what `take` takes of the program's variables.
+function run(program, take = () => {}) {
   // Python would otherwise go by the folders' times, and the clock stands still.
   pyodide.runPython("import importlib; importlib.invalidate_caches()");
   const globals = pyodide.toPy({ __name__: program });
   pyodide.runPython(fs.readFileSync(program, "utf8"), { globals });
+  const taken = take(globals);
   globals.destroy();
+  return taken;
 }
 
 // Each handle of a loaded library is a struct in memory: the words at which its fields lie.
@@ -233,6 +236,7 @@ const runtimeId = write("runtime.bin", description, [...contents(fonts), ...runt
 for (const folder of ["calc", "page"]) copy(folder, `${HOME}/${folder}`);
 run("tools/warm_up_calc.py");
 run("tools/late_imports.py");
+const kinds = run("tools/many_kinds.py", (globals) => JSON.parse(globals.get("addresses")));
 const added = Object.keys(module.LDSO.loadedLibsByName).length - 1 - libraries.length;
 if (added || table.length !== pointers.length + booted + libraries.reduce((sum, { tableSize }) => sum + tableSize, 0)) {
   throw new Error("calc loads a library that tools/warm_up_runtime.py does not: import it there");
@@ -257,6 +261,12 @@ const start = {
   memoryBytes: whole.length,
   initialBytes,
   trampoline,
+  kinds,
 };
 fs.writeFileSync(path.join(out, "start.json"), JSON.stringify(start));
+// As each start will; memory has been taken.
+for (const [name, ...addresses] of kinds) {
+  main[name](...addresses);
+  if (main.PyErr_Occurred()) throw new Error(`tools/many_kinds.py: ${name} fails with what lies at ${addresses[0]}`);
+}
 process.exit(0);
