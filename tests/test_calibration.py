@@ -9,8 +9,9 @@ import pytest
 
 from calc.calibration import SNIPPET
 from calc.catalog.measured import Run, measured
+from calc.curves import memory_curve
 from calc.errors import ScenarioError
-from calc.evaluation import curves, evaluate
+from calc.evaluation import evaluate
 
 GIB = 2**30
 GPT2 = {"model": "gpt2", "sequence_length": 512, "precision": "bf16", "gpu": {"memory_gib": 24, "overhead_gib": 0.5}}
@@ -138,8 +139,9 @@ class TestWhatWasRead:
 
     def test_curves_are_calibrated_too(self) -> None:
         calibration = [allocated(16, 1.2 * shown(GPT2, 16, "peak_allocated_bytes"))]
-        drawn = curves({**GPT2, "calibration": calibration})
-        assert drawn["max_micro_batch"] == evaluate({**GPT2, "calibration": calibration})["max_micro_batch"]
+        read, plain = memory_curve({**GPT2, "calibration": calibration}), memory_curve(GPT2)
+        assert read["micro_batch"][0] == plain["micro_batch"][0] == 1
+        assert read["forward_bytes"][0] > plain["forward_bytes"][0]
 
     def test_without_readings_there_is_no_fit(self) -> None:
         assert evaluate(GPT2)["calibration"] is None

@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from calc.batch import band
-from calc.evaluation import curves, evaluate, fitted
+from calc.curves import memory_curve, throughput_curve, timeline
+from calc.evaluation import evaluate, fitted
 from calc.memory import step_memory
 from calc.replay.tape import Phase
 from calc.scenario import parse
@@ -42,8 +43,8 @@ def test_the_components_add_up_to_the_peak(scenario: dict[str, Any]) -> None:
 @EXAMPLES
 @given(SCENARIOS)
 def test_the_result_is_json_without_nan(scenario: dict[str, Any]) -> None:
-    for answer in (evaluate(scenario), curves(scenario)):
-        json.dumps(answer, allow_nan=False)
+    for answer in (evaluate, memory_curve, throughput_curve, timeline):
+        json.dumps(answer(scenario), allow_nan=False)
 
 
 @EXAMPLES
@@ -127,11 +128,11 @@ def test_seconds_are_positive(scenario: dict[str, Any]) -> None:
 @EXAMPLES
 @given(SCENARIOS)
 def test_a_timeline_starts_and_ends_with_what_stays(scenario: dict[str, Any]) -> None:
-    timeline = curves(scenario)["timeline"]
-    alive = timeline["allocated_bytes"]
+    drawn = timeline(scenario)
+    alive = drawn["allocated_bytes"]
     assert min(alive) > 0
-    assert alive[timeline["peak_index"]] == max(alive)
-    assert len(timeline["label"]) == len(timeline["phase"]) == len(alive)
+    assert alive[drawn["peak_index"]] == max(alive)
+    assert len(drawn["label"]) == len(drawn["phase"]) == len(alive)
 
 
 @EXAMPLES
