@@ -66,8 +66,6 @@ STYLE: Final = {
     "svg.fonttype": "none",
     "svg.hashsalt": "batch-size-optimizer",
     "font.size": 9.75,
-    # No figure maps numbers to colours, but each area carries a map: one that the page ships (tools/repack.py).
-    "image.cmap": "gray",
     "axes.edgecolor": THEME["muted"],
     "axes.labelcolor": THEME["ink"],
     "axes.spines.top": False,

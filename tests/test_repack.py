@@ -6,12 +6,25 @@ import re
 import zipfile
 from importlib.util import MAGIC_NUMBER, module_from_spec
 from pathlib import Path
+from types import ModuleType
 from zipimport import zipimporter
 
+import matplotlib as mpl
 import pytest
 
 from tools.build import ROOT
-from tools.repack import FONT_LIST, FONTS_FOLDER, IN_PLACE, packed, pruned_lock, repacked, wanted
+from tools.repack import (
+    COLOUR_MAPS,
+    DEFAULT_MAP,
+    FONT_LIST,
+    FONTS_FOLDER,
+    IN_PLACE,
+    default_colours,
+    packed,
+    pruned_lock,
+    repacked,
+    wanted,
+)
 
 SOURCE = b'"""Said at length."""\nANSWER = 42\n\ndef f():\n    """Do."""\n    assert False\n    return ANSWER\n'
 
@@ -76,6 +89,27 @@ def test_pyparsing_does_not_bring_what_tests_need() -> None:
         )
     assert imported
     assert f"class {imported[1]}:".encode() in IN_PLACE["pyparsing/testing.py"]
+
+
+def test_the_default_colours_are_matplotlibs_own() -> None:
+    wheel = next((ROOT / ".cache/wheels").glob("matplotlib-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        whole = archive.read(COLOUR_MAPS)
+        imported = re.findall(
+            r"^from matplotlib\.(_cm_\w+) import (\w+)", archive.read("matplotlib/cm.py").decode(), re.MULTILINE
+        )
+    modules = []
+    for source in (whole, default_colours(whole)):
+        module = ModuleType("matplotlib.colours")
+        module.__package__ = "matplotlib"
+        exec(compile(source, COLOUR_MAPS, "exec"), module.__dict__)  # noqa: S102 - matplotlib's own code
+        modules.append(module)
+    before, after = (module.cmaps for module in modules)
+    assert list(after) == [mpl.rcParamsDefault["image.cmap"]]
+    assert after[DEFAULT_MAP] == before[DEFAULT_MAP]
+    for name, variable in imported:
+        place = f"matplotlib/{name}.py"
+        assert place == COLOUR_MAPS or IN_PLACE[place].startswith(variable.encode() + b" = ")
 
 
 def test_the_record_of_hashes_that_no_longer_hold_is_left_out() -> None:

@@ -4,6 +4,7 @@ Run in the Python that will run the result, Pyodide's, since byte code fits one 
 """
 
 import argparse
+import ast
 import hashlib
 import importlib.util
 import io
@@ -70,14 +71,15 @@ FONTS_FOLDER = "matplotlib/mpl-data/fonts/ttf/"
 FONTS = ("DejaVuSans.ttf",)
 FONT_LIST = "matplotlib/fontlist.json"
 # What is imported wherever its package is, for nobody: in its place, what its package asks of it. Helpers for tests of
-# grammars bring `unittest`, which brings `argparse` and `difflib`. The tables of colours that figures do not use are
-# twenty thousand numbers; what is left are colour maps by formulas, such as calc/plots.py names.
+# grammars bring `unittest`, which brings `argparse` and `difflib`. Maps from several numbers to a colour are themselves
+# thousands of numbers.
 IN_PLACE = {
     "matplotlib/_cm_bivar.py": b"cmaps = {}\n",
-    "matplotlib/_cm_listed.py": b"cmaps = {}\n",
     "matplotlib/_cm_multivar.py": b"cmap_families = {}\n",
     "pyparsing/testing.py": b"class pyparsing_test: pass\n",
 }
+# Maps from a number to a colour, each a table of 768 numbers: the default one is enough.
+COLOUR_MAPS, DEFAULT_MAP = "matplotlib/_cm_listed.py", "viridis"
 # pyparsing, which reads formulas in labels, tells its own frames by their lines (core.py, _trim_arity).
 READ_BY_LINE = "pyparsing/"
 
@@ -126,12 +128,26 @@ def shipped_fonts(font_list: bytes) -> bytes:
     return json.dumps(fonts).encode()
 
 
+def default_colours(source: bytes) -> bytes:
+    """Return matplotlib's module of colour maps with the default one alone, which each area in a figure carries."""
+    data = f"_{DEFAULT_MAP}_data"
+    kept = [
+        ast.unparse(statement)
+        for statement in ast.parse(source).body
+        if isinstance(statement, ast.ImportFrom)
+        or (isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == data)
+    ]
+    return "\n".join([*kept, f"cmaps = {{{DEFAULT_MAP!r}: ListedColormap({data}, name={DEFAULT_MAP!r})}}\n"]).encode()
+
+
 def repacked(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
     """Yield the members of the repacked archive, in order of their names."""
     for name in sorted(archive.namelist()):
         if not wanted(name) or name.endswith(".dist-info/RECORD"):
             continue
         content = IN_PLACE.get(name) or archive.read(name)
+        if name == COLOUR_MAPS:
+            content = default_colours(content)
         if name.endswith(".py"):
             yield name + "c", compile_module(content, name)
         elif name == FONT_LIST:

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib import font_manager, mathtext
 
 # A figure with what figures have fills the caches and the code's own state. Without a salt its ids would be by chance.
-matplotlib.rcParams.update({"svg.hashsalt": "warm-up", "image.cmap": "gray"})
+matplotlib.rcParams["svg.hashsalt"] = "warm-up"
 figure = Figure(figsize=(6, 4), layout="constrained")
 axes = figure.subplots()
 axes.plot(np.arange(10), np.arange(10) ** 2, label="line")
