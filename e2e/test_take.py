@@ -85,7 +85,7 @@ def test_readings_correct_the_result_until_cleared(warm: Page) -> None:
     expected = evaluate({**DEFAULT, "calibration": [reading]})
     assert value(warm, "calibration.activation_share") == f"{expected['calibration']['activation_share']:.12g}"
     assert value(warm, "max_micro_batch") == str(expected["max_micro_batch"]) != before
-    assert "calibration=" in warm.url
+    expect(warm).to_have_url(re.compile("calibration="))
     warm.locator("[data-forget-readings]").click()
     expect(warm.locator('[data-section="calibration"]')).to_be_empty()
     assert value(warm, "max_micro_batch") == before
@@ -113,8 +113,7 @@ def test_two_scenarios_stand_side_by_side(warm: Page) -> None:
     drawn = warm.locator('[data-figure="comparison"]')
     expect(drawn.locator("svg").first).to_be_visible(timeout=START_MILLISECONDS)
     expect(drawn.locator("figcaption")).to_contain_text("B takes")
-    kept = warm.url
-    assert "compare=" in kept
+    expect(warm).to_have_url(re.compile("compare="))
     now = value(warm, "max_micro_batch")
     warm.locator("#swap-a").click()
     expect(warm.locator('[data-result="comparison.rows.0.max_micro_batch"]')).to_have_attribute("data-value", now)
