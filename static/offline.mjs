@@ -62,6 +62,8 @@ async function exercise() {
 
 async function prepare() {
   await shown;
+  // Beside the rest: a visit may be short.
+  exercise().catch(({ message }) => console.info(`Machine code may not be kept: ${message}`));
   let controlled = Boolean(navigator.serviceWorker.controller);
   navigator.serviceWorker.addEventListener("controllerchange", () => {
     // The location holds the scenario, so nothing typed is lost. The first version takes over without a reload.
@@ -78,7 +80,6 @@ async function prepare() {
   const keeper = new Worker(new URL("./keeper.mjs", import.meta.url), { type: "module" });
   await new Promise((resolve) => (keeper.onmessage = keeper.onerror = resolve));
   if (complete && root.dataset.offline !== "update") show("ready");
-  await exercise().catch(({ message }) => console.info(`Machine code may not be kept: ${message}`));
 }
 
 // Private windows, sandboxed frames and settings may forbid it in their own ways; the page works the same without.
