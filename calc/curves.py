@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calc.calibration import calibrated
-from calc.evaluation import fitted
+from calc.evaluation import chosen_micro_batch, fitted
 from calc.replay.tape import Phase
 from calc.scenario import parse
 from calc.timing import step_times
@@ -28,13 +28,9 @@ def _fitted(given: Mapping[str, Any]) -> tuple[Scenario, StepMemory, Band]:
     return scenario, *fitted(scenario)
 
 
-def _chosen(scenario: Scenario, limits: Band) -> int:
-    return scenario.micro_batch or max(limits.expected, 1)
-
-
 def _batches(scenario: Scenario, limits: Band) -> list[int]:
     """From 1 to a quarter beyond the largest, evenly."""
-    largest = max(limits.optimistic, _chosen(scenario, limits))
+    largest = max(limits.optimistic, chosen_micro_batch(scenario, limits))
     end = max(2, largest + max(1, largest // 4))
     step = max(1, end // CURVE_POINTS)
     return sorted({1, largest, *range(step, end + 1, step)})
@@ -71,7 +67,7 @@ def throughput_curve(given: Mapping[str, Any]) -> dict[str, Any] | None:
 def timeline(given: Mapping[str, Any]) -> dict[str, Any]:
     """Bytes alive through forward, backward and the optimizer's step, a few points a block."""
     scenario, memory, limits = _fitted(given)
-    micro_batch = _chosen(scenario, limits)
+    micro_batch = chosen_micro_batch(scenario, limits)
     labels: list[str] = []
     phases: list[str] = []
     alive: list[int] = []

@@ -44,7 +44,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     """`evaluate` for a scenario that is already checked."""
     scenario, calibration = calibrated(scenario)
     memory, limits = fitted(scenario)
-    micro_batch = scenario.micro_batch or max(limits.expected, 1)
+    micro_batch = chosen_micro_batch(scenario, limits)
     limit = scenario.gpu.limit_bytes
     allocation = memory.allocate_on(micro_batch, limit)
     peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
@@ -143,6 +143,11 @@ def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
         if per_gpu > (scenario.micro_batch or steps_fit(memory, limit)):
             memory = step_memory(scenario, gradients_kept=True)
     return memory, _band(memory, limit)
+
+
+def chosen_micro_batch(scenario: Scenario, limits: Band) -> int:
+    """The scenario's micro-batch; where it names none the largest that trains, or one sample where none does."""
+    return scenario.micro_batch or max(limits.expected, 1)
 
 
 @lru_cache(maxsize=512)

@@ -140,18 +140,20 @@ def default_colours(source: bytes) -> bytes:
     return "\n".join([*kept, f"cmaps = {{{DEFAULT_MAP!r}: ListedColormap({data}, name={DEFAULT_MAP!r})}}\n"]).encode()
 
 
+# What is shipped in part.
+REDUCED = {FONT_LIST: shipped_fonts, COLOUR_MAPS: default_colours}
+
+
 def repacked(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
     """Yield the members of the repacked archive, in order of their names."""
     for name in sorted(archive.namelist()):
         if not wanted(name) or name.endswith(".dist-info/RECORD"):
             continue
         content = IN_PLACE.get(name) or archive.read(name)
-        if name == COLOUR_MAPS:
-            content = default_colours(content)
+        if name in REDUCED:
+            content = REDUCED[name](content)
         if name.endswith(".py"):
             yield name + "c", compile_module(content, name)
-        elif name == FONT_LIST:
-            yield name, shipped_fonts(content)
         else:
             yield name, content
 
