@@ -151,6 +151,21 @@ def test_everything_works_with_the_server_gone(browser: Browser, host: Host) -> 
         host.start()
 
 
+def test_a_start_does_not_wait_for_the_service_worker(browser: Browser, host: Host) -> None:
+    with visited(browser, host) as (_, page):
+        page.goto("about:blank")
+        page.goto(host.url + "#micro_batch=3")
+        until(page, "ready")
+        found = page.evaluate(
+            """() => performance.getEntries()
+              .filter(({ entryType }) => ["navigation", "resource"].includes(entryType))
+              .map(({ name, workerFinalSourceType }) => [name.split("#")[0], workerFinalSourceType])"""
+        )
+        answered = {name.removeprefix(host.url) for name, source in found if source == "cache"}
+        assert {"", "main.py", "page.pack", "static/page.css", "static/worker.mjs"} < answered
+        assert {name.partition("/")[0] for name in answered} <= {"", "main.py", "page.pack", "static", "vendor"}
+
+
 def test_the_ordinary_start_works_with_the_server_gone_too(browser: Browser, host: Host) -> None:
     host.publish("vendor/snapshot/calc.bin", gzip.compress(b"damaged"))
     with visited(browser, host) as (context, first):
@@ -183,6 +198,7 @@ def test_only_what_changed_is_fetched_and_a_new_version_waits_for_its_user(brows
         assert page.evaluate(version).strip() == "two"
         assert value(page, "micro_batch") == "3"
         offline_state(page, "ready")
+        assert [name.split("-")[3] for name in caches(page)] == ["precache", "first"]
 
 
 def versions(page: Page) -> tuple[str, str]:
@@ -377,18 +393,20 @@ def test_a_first_visit_broken_off_heals_at_the_next(browser: Browser, host: Host
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
+    ("cache", "name", "damage"),
     [
-        ("vendor/snapshot/runtime.bin", "cache.put(key, new Response('damaged'))"),
-        ("vendor/pyodide/pyodide.asm.wasm", "cache.delete(key)"),
-        ("page.pack", "cache.put(key, new Response('damaged'))"),
+        ("precache", "vendor/snapshot/runtime.bin", "cache.put(key, new Response('damaged'))"),
+        ("precache", "vendor/pyodide/pyodide.asm.wasm", "cache.delete(key)"),
+        ("precache", "page.pack", "cache.put(key, new Response('damaged'))"),
+        ("first", "page.pack", "cache.put(key, new Response('damaged'))"),
+        ("first", "static/worker.mjs", "cache.delete(key)"),
     ],
 )
-def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, name: str, damage: str) -> None:
+def test_a_damaged_cache_heals_itself(browser: Browser, host: Host, cache: str, name: str, damage: str) -> None:
     with visited(browser, host) as (_, page):
         damaged = page.evaluate(
             f"""async () => {{
-              const [cacheName] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}"));
+              const [cacheName] = (await caches.keys()).filter((name) => name.startsWith("{CACHE_PREFIX}-{cache}-"));
               const cache = await caches.open(cacheName);
               const key = (await cache.keys()).find((request) => request.url.includes("{name}"));
               await {damage};
