@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOST_COLOURS: Final = {
     "optimizer_seconds": ("Optimizer step", THEME["part-optimizer-state"]),
-    "exposed_communication_seconds": ("Exchange that shows", THEME["part-gradients"]),
+    "exposed_communication_seconds": ("Exchange that shows", THEME["part-activations"]),
     "bubble_seconds": ("Pipeline bubble", THEME["part-temporaries"]),
     "offload_seconds": ("Host memory and processor", THEME["part-casts"]),
     "unmodelled_seconds": ("Stragglers, input, clocks", THEME["part-allocator-rest"]),
@@ -157,7 +157,8 @@ def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     gpus = [row["gpus"] for row in rows]
     reached = [100 * row["speed_up"] / row["gpus"] for row in rows]
     bottom = max(0.0, 10 * (min(reached) // 10) - 10)
-    axes.fill_between(gpus, bottom, reached, color=THEME["accent"], alpha=0.75, linewidth=0, label="Reached")
+    # Pale, since it is most of the figure and is written on.
+    axes.fill_between(gpus, bottom, reached, color=THEME["accent"], alpha=0.2, linewidth=0, label="Reached")
     floor = reached
     others = [sum(row["parts"].values()) - row["parts"]["compute_seconds"] or 1.0 for row in rows]
     for key, (label, colour) in LOST_COLOURS.items():
@@ -183,7 +184,7 @@ def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     axes.set_ylim(bottom, 102)
     axes.set_xlabel("GPUs, each with the same work")
     axes.set_ylabel("% of the ideal speed-up")
-    axes.legend(loc="lower left", fontsize="small")
+    axes.figure.legend(loc="upper center", ncols=2, fontsize="x-small")
     low, high = scaling["efficiency_low"], min(scaling["efficiency_high"], 1.0)
     text = (
         f"{scaling['gpus']} GPUs do {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of "

@@ -233,8 +233,10 @@ class Page:
     def write_link(self) -> None:
         """Keep the address up to date without filling the history."""
         text = self.link_text()
-        address = f"#{text}" if text else window.location.pathname + window.location.search
-        window.history.replaceState(None, "", address)
+        # For the browser it is a navigation, even to where it is.
+        if text != window.location.hash[1:]:
+            address = f"#{text}" if text else window.location.pathname + window.location.search
+            window.history.replaceState(None, "", address)
         self.link_written = float(window.performance.now())
         self.link_hash = window.location.hash
         document.body.setAttribute("data-link", window.location.href)
