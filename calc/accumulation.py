@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,22 @@ def nearest_plans(largest_micro_batch: int, global_batch: int, data_parallel: in
         return []
     steps = share // largest_micro_batch
     return [AccumulationPlan(largest_micro_batch, count, data_parallel) for count in (steps, steps + 1) if count]
+
+
+def passes_of(plan: Mapping[str, Any] | None, micro_batch: int) -> tuple[int, int]:
+    """Micro-batch and accumulation steps of an update: the exact plan's, or the nearest's; without a plan one pass.
+
+    Parameters
+    ----------
+    plan : Mapping, optional
+        As :func:`plan` gives it.
+    micro_batch : int
+        Samples of the pass where there is no plan.
+    """
+    if plan is None:
+        return micro_batch, 1
+    way = plan["exact"] or min(plan["nearest"], key=lambda way: abs(way["global_batch"] - plan["global_batch"]))
+    return way["micro_batch"], way["accumulation_steps"]
 
 
 def plan(largest_micro_batch: int, global_batch: int, data_parallel: int = 1) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,
         "next_needs_bytes": limits.next_needs_bytes,
-        **_time(scenario, memory, micro_batch, plan),
+        **_time(scenario, memory, *accumulation.passes_of(plan, micro_batch)),
         "plan": plan,
         "calibration": calibration,
     }
@@ -91,10 +91,8 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     return result | {"explanations": explanations(scenario, memory, result)}
 
 
-def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mapping[str, Any] | None) -> dict[str, Any]:
+def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, passes: int) -> dict[str, Any]:
     """Seconds of one optimizer step, all accumulation steps included, and what they are spent on."""
-    exact = plan and plan["exact"]
-    passes = exact["accumulation_steps"] if exact and exact["micro_batch"] == micro_batch else 1
     time = step_time(scenario, memory.step, micro_batch, passes)
     if time is None:
         return {"step_seconds": None, "samples_per_second": None, "time": None}
@@ -103,6 +101,7 @@ def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mappin
         "step_seconds": time.seconds,
         "samples_per_second": samples / time.seconds,
         "time": {
+            "micro_batch": micro_batch,
             "accumulation_steps": passes,
             "compute_seconds": time.compute_seconds,
             "memory_seconds": time.memory_seconds,
@@ -116,8 +115,7 @@ def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, plan: Mappin
 
 def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> dict[str, Any]:
     """Several GPUs, convergence and the whole run; the step's time becomes that of all GPUs together."""
-    micro_batch = result["micro_batch"]
-    passes = result["time"]["accumulation_steps"] if result["time"] else 1
+    micro_batch, passes = accumulation.passes_of(result["plan"], result["micro_batch"])
     time = step_time(scenario, memory.step, micro_batch, passes)
     scaling = outlook.scaling_of(scenario, memory.step, micro_batch, passes, time)
     together = {key: scaling[key] for key in ("step_seconds", "samples_per_second")} if scaling else {}
@@ -129,7 +127,7 @@ def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) 
         "scaling": scaling,
         "accumulation": outlook.accumulation_of(scenario, memory.step, result["plan"]),
         "convergence": outlook.convergence_of(scenario, result["parameters"], global_batch),
-        "run": outlook.run_of(scenario, global_batch, update_seconds),
+        "run": outlook.run_of(scenario, global_batch, update_seconds, fits=result["fits"]),
     }
 
 

@@ -213,7 +213,7 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
     formula, values = sum_seconds_text(parts, names, seconds)
     yield "step_seconds", Explanation(formula, values, ROOFLINE)
     passes, replicas, rate = time["accumulation_steps"], scenario.layout.data, result["samples_per_second"]
-    factors = [("micro-batch", result["micro_batch"])]
+    factors = [("micro-batch", time["micro_batch"])]
     factors += [("accumulation steps", passes)] if passes > 1 else []
     factors += [("replicas", replicas)] if scaling else []
     yield (
@@ -234,7 +234,7 @@ def _speed(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) ->
                 DEFINITION,
             ),
         )
-    work = useful_operations(scenario, memory.step, result["micro_batch"] * passes, passes)
+    work = useful_operations(scenario, memory.step, time["micro_batch"] * passes, passes)
     if work is not None:
         operations, peak = work
         alone = sum(time[name] for name, _ in STEP_PARTS)
@@ -302,9 +302,7 @@ def _critical_batch(
                     "; ".join(band["sources"]),
                 ),
             )
-        samples = scenario.global_batch or result["micro_batch"] * scenario.layout.data * (
-            result["time"]["accumulation_steps"] if result["time"] else 1
-        )
+        samples = scenario.global_batch or result["micro_batch"] * scenario.layout.data
         yield (
             "convergence.critical_batch.batch",
             Explanation(

@@ -39,6 +39,9 @@ DATASET_SAMPLES: Mapping[str, int] = MappingProxyType(
 FORWARD_SHARE, FORWARD_SHARE_RECOMPUTED = 1 / 3, 1 / 4
 
 
+WOULD_BE = "The step does not fit: this is what the run would come to if it did."
+
+
 def tokens_per_sample(scenario: Scenario) -> int | None:
     """Tokens of one sample; None where samples are no text."""
     return scenario.shape.sequence_length + scenario.shape.target_length if scenario.shape.sequence_length else None
@@ -173,13 +176,16 @@ def convergence_of(scenario: Scenario, parameters: int, global_batch: int) -> di
     )
 
 
-def run_of(scenario: Scenario, global_batch: int, update_seconds: float | None) -> dict[str, Any] | None:
-    """Sum up the whole run; None where its length or the card's speed is not known."""
+def run_of(scenario: Scenario, global_batch: int, update_seconds: float | None, *, fits: bool) -> dict[str, Any] | None:
+    """Sum up the whole run; None where its length or the card's speed is not known.
+
+    Where the step does not fit it is what the run would come to if it did, and keeps to no goal.
+    """
     samples = run_samples(scenario)
     if samples is None or update_seconds is None:
         return None
     card = scenario.gpu.catalog
-    return cost.run(
+    found = cost.run(
         samples=samples,
         global_batch=global_batch,
         update_seconds=update_seconds,
@@ -189,3 +195,7 @@ def run_of(scenario: Scenario, global_batch: int, update_seconds: float | None) 
         gpu_id=scenario.gpu.id or "",
         goal=Goal.of(scenario.filled),
     )
+    if fits:
+        return found
+    judged = {"goal_met": False, "goal": "As it is set, the step does not fit."} if found["goal"] else {}
+    return found | judged | {"notes": [WOULD_BE, *found["notes"]]}

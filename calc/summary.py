@@ -44,7 +44,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         "Phases: " + ", ".join(f"{name} {gib(nbytes)}" for name, nbytes in memory["phases"].items()),
     ]
     run = result["run"]
-    if run:
+    if run and result["fits"]:
         cost = f" and {dollars_text(run['dollars'])}" if run["dollars"] is not None else ""
         lines.append(
             f"The run: {run['updates']:,} updates, {hours_text(run['seconds'])}{cost}. {run['goal'] or ''}".strip()

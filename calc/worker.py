@@ -64,7 +64,7 @@ def _apart(what: str, make: Callable[[dict[str, Any]], dict[str, Any]], scenario
         print_exc()
         fault = f"{type(error).__name__}: {error}"
         message = f"{what} cannot be shown: a fault of this page ({fault}). The rest is not affected."
-        return json.dumps({"ok": False, "error": {"field": what, "message": message}})
+        return json.dumps({"ok": False, "error": {"field": "", "message": message}})
 
 
 def hello() -> str:
@@ -97,7 +97,7 @@ def show(scenario_text: str, shown_text: str) -> str:
                     html[name] = [digest, text]
         return {"brief": sections.brief(result), "later": sections.LATER, "html": html}
 
-    return _answer(make, scenario_text)
+    return _apart("This scenario", make, scenario_text)
 
 
 def section(key: str, given_text: str) -> str:

@@ -166,6 +166,30 @@ def test_an_error_of_the_calculation_stands_beside_its_field(warm: Page) -> None
     assert warm.locator("#precision").get_attribute("aria-invalid") is None
 
 
+def test_a_fault_leaves_the_last_good_result_and_the_next_change_is_answered(warm: Page) -> None:
+    show(warm, "micro_batch=3")
+    warm.evaluate(
+        """() => {
+          const ask = python.ask.bind(python);
+          const fault = JSON.stringify({ ok: false, error: { field: "", message: "This scenario cannot be shown" } });
+          python.ask = (seconds, name, ...rest) => {
+            if (name !== "show") return ask(seconds, name, ...rest);
+            python.ask = ask;
+            return Promise.resolve(fault);
+          };
+        }"""
+    )
+    warm.fill("#micro_batch", "4")
+    expect(warm.locator("#notice")).to_have_text("This scenario cannot be shown")
+    expect(warm.locator("html")).to_have_attribute("data-stale", "message")
+    assert value(warm, "micro_batch") == "3"
+    warm.fill("#micro_batch", "5")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "micro_batch=5")
+    assert value(warm, "micro_batch") == "5"
+    expect(warm.locator("#notice")).to_be_hidden()
+    expect(warm.locator("html")).not_to_have_attribute("data-stale", re.compile("."))
+
+
 def test_a_link_is_read_and_what_it_does_not_know_is_said(fresh: tuple[Page, Log], address: str) -> None:
     page, log = fresh
     page.goto(f"{address}#precision=fp32&optimizer=sgd&colour=blue")

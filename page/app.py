@@ -96,6 +96,8 @@ class Page:
         self.later: list[str] = []
         self.latest = 0
         self.changed_key: Any = None
+        # Whether the last answer was a refusal that belongs to no field of the form.
+        self.unplaced = False
         # When the address was last written, and its part behind the path since then.
         self.link_written = 0.0
         self.link_hash = ""
@@ -145,9 +147,9 @@ class Page:
     def mark_stale(self) -> None:
         """Show whether the results belong to what the form says."""
         root = document.documentElement
-        if self.form.wrong:
-            names = ", ".join(field_name(key) for key in self.form.wrong)
-            root.setAttribute("data-stale", " ".join(self.form.wrong))
+        if self.form.wrong or self.unplaced:
+            names = ", ".join(field_name(key) for key in self.form.wrong) or "the message"
+            root.setAttribute("data-stale", " ".join(self.form.wrong) or "message")
             self.state(f"Not up to date: see {names}. Shown is the last good result.")
         elif root.hasAttribute("data-stale"):
             root.removeAttribute("data-stale")
@@ -354,11 +356,17 @@ class Page:
                 self.readings.refuse(answer["error"]["message"])
                 continue
             if not answer["ok"]:
-                name = self.form.refuse(answer["error"]["field"], answer["error"]["message"])
+                field, message = answer["error"]["field"], answer["error"]["message"]
+                name = self.form.refuse(field, message) if field else ""
+                # What belongs to no field of the form is said above the answer.
+                self.unplaced = not self.form.wrong
+                if self.unplaced:
+                    self.notice(f"{name}: {message}" if name else message)
                 self.mark_stale()
-                if not self.form.wrong:
-                    self.notice(f"{name}: {answer['error']['message']}")
                 continue
+            if self.unplaced:
+                self.unplaced = False
+                self.notice("")
             self.form.accepted()
             self.mark_stale()
             await self.show(answer)

@@ -321,7 +321,7 @@ def fits_on(result: dict[str, Any]) -> str:
 def speed(result: dict[str, Any]) -> str:
     """How fast is it? The step's time and what comes out of it."""
     seconds, rate = result.get("step_seconds"), result.get("samples_per_second")
-    if seconds is None or rate is None:
+    if seconds is None or rate is None or not result["fits"]:
         return ""
     facts = [
         fact("One optimizer step", explained(result, "step_seconds", duration(seconds))),

@@ -373,6 +373,9 @@ def _strategy(row: dict[str, Any], place: int, chosen: str) -> list[str]:
     ]
 
 
+UNFIT = "As it is set, the step does not fit"
+
+
 def scaling(result: dict[str, Any]) -> str:
     """More GPUs? What they bring, what eats the rest, and memory by strategy."""
     found = result.get("scaling")
@@ -421,9 +424,12 @@ def scaling(result: dict[str, Any]) -> str:
     rows = [_strategy(row, place, found["layout"]["strategy"]) for place, row in enumerate(found["by_strategy"])]
     columns = ["Strategy", "Memory on each GPU", "Fits", "One update", tag("span", "Apply", class_="visually-hidden")]
     notes = [tag("li", escape(note)) for note in found.get("notes") or []]
+    if result["fits"]:
+        said = tag("p", lead, class_="lead") + numbers(*facts)
+    else:
+        said = tag("p", f"{UNFIT} on each of {shown('scaling.gpus', cards, count(cards))} GPUs.", class_="lead")
     return (
-        tag("p", lead, class_="lead")
-        + numbers(*facts)
+        said
         + tag("p", f"{escape(joined)} {sources}", class_="notes")
         + table("Strategies", columns, rows, class_="facts-table")
         + (tag("ul", *notes, class_="notes") if notes else "")
@@ -448,6 +454,8 @@ def run(result: dict[str, Any]) -> str:
             tokens = TOKENS_PER_PARAMETER * result["parameters"]
             buttons.append(_apply(f"Try {TOKENS_PER_PARAMETER} tokens a parameter", {"tokens": tokens}))
         return _invite("Give the run\u2019s length under Goal: tokens, or a data set and epochs.", *buttons)
+    if not result["fits"]:
+        return tag("p", f"{UNFIT}, so there is no run to time: see above what would let it.", class_="invite")
     facts = [
         fact("Time", explained(result, "run.seconds", duration(found["seconds"]))),
         fact("Updates", explained(result, "run.updates", count(found["updates"]))),

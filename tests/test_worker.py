@@ -54,7 +54,9 @@ def test_a_fault_in_a_part_is_that_parts_alone(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plots, "draw", broken)
     monkeypatch.setitem(worker.LATER, "advice", broken)
     text = json.dumps(SCENARIO)
-    for answer in (json.loads(worker.figure("memory", 640, text)), json.loads(worker.section("advice", text))):
+    in_parts = [worker.figure("memory", 640, text), worker.section("advice", text)]
+    monkeypatch.setattr(worker, "evaluate_scenario", broken)
+    for answer in map(json.loads, [*in_parts, worker.show(text, "{}")]):
         assert not answer["ok"]
         assert "fault of this page (ZeroDivisionError: by zero)" in answer["error"]["message"]
 
