@@ -62,7 +62,7 @@ def lever(
     micro_batch : int
         The scenario's.
     rates : tuple[float, float], optional
-        `rates_of` a second at the largest micro-batches; None where either fits nothing or has no speed.
+        `rates_of` a second at the largest micro-batches or as planned; None where either fits nothing or has no speed.
     rates_of : str
         Samples, or tokens where the change is the length of a sample.
     """
@@ -83,7 +83,8 @@ def lever(
     if rates is not None:
         slow, fast = rates
         found["speed_ratio"] = Explanation(
-            f"{rates_of} a second with the change at its largest micro-batch \u00f7 those without it at theirs",
+            f"{rates_of} a second with the change \u00f7 those without it, each at its largest micro-batch or as its "
+            "plan makes the batch that is wanted",
             f"{number_text(fast)}{DIVIDED_BY}{number_text(slow)} = {number_text(fast / slow)}",
             ROOFLINE,
         )

@@ -223,7 +223,7 @@ def draw_strategies(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, A
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(*sizes, limit / GIB))
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"GiB on each GPU at micro-batch {result['micro_batch']}")
+    axes.set_xlabel(f"GiB on each GPU at micro-batch {result['time']['micro_batch']}")
     fitting = [label for label, row in zip(labels, rows, strict=True) if row["fits"]]
     text = f"Fits with {', '.join(fitting)}." if fitting else "Fits with none of them."
     text += f" The line is what a card leaves to tensors, {limit / GIB:.1f} GiB."
