@@ -8,6 +8,7 @@ over parameters makes and drops.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ class OptimizerRule:
     whole_copies: int
     largest_copies: int
     source: str
+    holds_last: bool = False
+    """Whether the loop still holds one parameter's copy when it makes the next one's."""
 
 
 def _copies(count: int) -> Callable[[Parameter], tuple[int, ...]]:
@@ -118,7 +121,11 @@ RULES: Mapping[Optimizer, OptimizerRule] = MappingProxyType(
         Optimizer.ADAMW_FUSED: OptimizerRule(lambda p: (*_copies(2)(p), 4), 0, 0, "torch/optim/adam.py, _fused_adam"),
         Optimizer.ADAMW_8BIT: OptimizerRule(adam_8bit_states, 0, 0, "bitsandbytes/optim/adamw.py"),
         Optimizer.ADAFACTOR: OptimizerRule(
-            adafactor_states, 0, 1, "torch/optim/_adafactor.py, _single_tensor_adafactor"
+            adafactor_states,
+            0,
+            1,
+            "torch/optim/_adafactor.py, _single_tensor_adafactor: var_estimate, update",
+            holds_last=True,
         ),
         Optimizer.ADAGRAD: OptimizerRule(
             _copies(1), 2, 0, "torch/optim/adagrad.py, _multi_tensor_adagrad: std, numerator"
@@ -171,6 +178,8 @@ def optimizer_memory(optimizer: Optimizer, parameters: list[Parameter], *, maste
         states += [n for n in rule.states(parameter) if n]
     sizes = [p.numel * p.dtype.itemsize for p in trained]
     step = sizes * (rule.whole_copies + (1 if master_weights else 0))
-    if sizes:
+    if rule.holds_last and len(sizes) > 1:
+        step += max(pairwise(sizes), key=sum)
+    elif sizes:
         step += [max(sizes)] * rule.largest_copies
     return OptimizerMemory(tuple(states), tuple(step))

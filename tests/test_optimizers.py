@@ -81,6 +81,13 @@ def test_8_bit_states_start_at_4096_elements(elements: int, each: float) -> None
     assert state_bytes(Optimizer.ADAMW_8BIT, matrix(shape=(elements,))) == pytest.approx(each * elements)
 
 
+def test_adafactor_holds_the_update_before_while_it_makes_the_next() -> None:
+    # Measured: torch 2.11 on a CPU, temporaries alive in torch.optim.Adafactor's second step, by a TorchDispatchMode.
+    shapes: list[tuple[int, ...]] = [(320, 40), (40, 40), (40,), (100, 100), (110, 90), (320, 20)]
+    memory = optimizer_memory(Optimizer.ADAFACTOR, [matrix(shape=shape) for shape in shapes], master_weights=False)
+    assert sum(memory.step_requests) == pytest.approx(80_564, rel=0.02)
+
+
 def test_muon_leaves_embeddings_and_heads_to_adamw() -> None:
     memory = step_memory(
         parse({"model": "llama-2-7b", "optimizer": "muon", "precision": "bf16", "gpu": "h100-sxm-80gb"})

@@ -318,7 +318,9 @@ class T5:
         labels = shifted_labels(tape, tokens)
         x = self.decoder(tape, tokens, source)
         with tape.within("logits"):
-            logits = self.head(ops.scale(x) if self.scales_output else x)
+            # Bound until forward returns (T5ForConditionalGeneration.forward, sequence_output).
+            scaled = ops.scale(x) if self.scales_output else x
+            logits = self.head(scaled)
             loss = ops.cross_entropy(logits)
             del labels
             return loss

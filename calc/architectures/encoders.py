@@ -193,7 +193,10 @@ class MaskedEncoder:
         if self.projection is not None:
             with tape.within("embeddings"):
                 x = self.projection(x)
-        return self.head.loss(tape, self.blocks(tape, x))
+        hidden = self.blocks(tape, x)
+        # Hugging Face's inner model has returned before the head runs, and its embeddings are gone.
+        del x
+        return self.head.loss(tape, hidden)
 
 
 def _bert_block(build: Build, config: Mapping[str, Any], *, ffn_dropout: float | None = None) -> PostNormBlock:

@@ -229,6 +229,10 @@ class PatchEmbeddings:
             build.buffer(self.rows * POSITION_BYTES)
 
     def __call__(self, images: Tensor) -> Tensor:
+        return self.placed(self.joined(images))
+
+    def joined(self, images: Tensor) -> Tensor:
+        """Patches, and the special tokens before them."""
         tape = images.tape
         with tape.within("embeddings"):
             x = self.projection(images)
@@ -238,6 +242,12 @@ class PatchEmbeddings:
             if self.special:
                 parts = [ops.expand_batch(tape.parameter(token)) for token in self.special]
                 x = ops.cat([*parts, ops.cast(x, parts[0].dtype)], axis_last=False)
+            return x
+
+    def placed(self, x: Tensor) -> Tensor:
+        """`joined` tokens with their positions."""
+        tape = x.tape
+        with tape.within("embeddings"):
             if self.positions is not None:
                 x = ops.add(x, self._positions(tape, self.positions, x.shape[0]))
             if self.registers is not None:
@@ -258,7 +268,8 @@ class ImageClassifier:
     """Embeddings, blocks, norms and a linear classifier of a pooled token.
 
     ``pooling``: ``first`` reads the class token, ``mean`` the mean of the patches, ``both`` the two side by side.
-    ``final_norm`` comes before pooling, ``pooled_norm`` after it; ``stem_norm`` before the blocks.
+    ``final_norm`` comes before pooling, ``pooled_norm`` after it; ``stem_norm`` before the blocks. ``holds_joined``:
+    the tokens without positions stay until the final norm has run.
     """
 
     def __init__(
@@ -274,6 +285,7 @@ class ImageClassifier:
         final_norm: bool = True,
         pooled_norm: bool = False,
         stem_norm: bool = False,
+        holds_joined: bool = False,
         block: type[Block] = Block,
     ) -> None:
         hidden, depth = encoder.hidden, config["num_hidden_layers"]
@@ -282,6 +294,7 @@ class ImageClassifier:
         self.channels = config["num_channels"]
         self.embeddings = embeddings
         self.pooling = pooling
+        self.holds_joined = holds_joined
         self.stem_norm = LayerNorm(build, "pre_layernorm", hidden) if stem_norm else None
         kinds = [rate > 0 for rate in rates]
         self.blocks = Blocks(build, kinds, lambda index: block(build, encoder, drop_rate=rates[index]))
@@ -291,7 +304,9 @@ class ImageClassifier:
         self.head = build.linear("classifier", hidden * (2 if pooling == "both" else 1), classes)
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
-        x = self.embeddings(image_batch(tape, self.build, shape.image_size, channels=self.channels))
+        x = self.embeddings.joined(image_batch(tape, self.build, shape.image_size, channels=self.channels))
+        joined = x if self.holds_joined else None
+        x = self.embeddings.placed(x)
         if self.stem_norm is not None:
             with tape.within("embeddings"):
                 x = self.stem_norm(x)
@@ -299,6 +314,7 @@ class ImageClassifier:
         if self.final_norm is not None:
             with tape.within("final norm"):
                 x = self.final_norm(x)
+        del joined
         with tape.within("head"):
             held = None if self.unused is None else self.unused(x)
             pooled = self._pooled(x)
@@ -493,6 +509,6 @@ def torchvision_vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
     }
     encoder = Encoder(variant.hidden, variant.heads, variant.inner, "gelu")
     embeddings = PatchEmbeddings(build, sizes, tokens=1)
-    return ImageClassifier(
-        build, sizes, embeddings, encoder, classes=config.get("num_classes", 1000), block=MultiheadBlock
-    )
+    classes = config.get("num_classes", 1000)
+    # VisionTransformer.forward's own x, which Encoder.forward adds the positions to.
+    return ImageClassifier(build, sizes, embeddings, encoder, classes=classes, holds_joined=True, block=MultiheadBlock)
