@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from calc import export
+from calc import export, run_settings
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
-from calc.export import RunSettings
+from calc.run_settings import RunSettings
 
 PRECISIONS = ("fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16", "bf16-master", "fp8")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
@@ -118,7 +118,7 @@ def test_settings_from_a_scenario() -> None:
         "parallelism": {"strategy": "fsdp", "tensor": 1, "cpu_offload": "none"},
         "sequence_length": 4096,
     }
-    run = export.settings(scenario, {"micro_batch": 2, "accumulation_steps": 3, "data_parallel": 16}, 3e-4)
+    run = run_settings.settings(scenario, {"micro_batch": 2, "accumulation_steps": 3, "data_parallel": 16}, 3e-4)
     assert run.global_batch == 96
     assert run.lora_targets == ("q_proj", "v_proj")
     text = export.training_arguments(run)
