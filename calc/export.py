@@ -43,6 +43,7 @@ _HUGGING_FACE_OPTIMIZERS = {
     "lion": "lion_32bit",
     "galore-adamw": "galore_adamw",
 }
+_WHOLE_BLOCKS = "computes whole blocks again, which takes less memory than selective checkpointing and more time."
 _DEEPSPEED_OPTIMIZERS = {
     "adam": "Adam",
     "adamw": "AdamW",
@@ -104,10 +105,8 @@ def _fp32_states(run: RunSettings) -> list[str]:
     """
     if run.precision != "fp16" or not _sixteen_bit_throughout(run):
         return []
-    return [
-        "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for; "
-        "bf16 has no such copies."
-    ]
+    said = "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for"
+    return [f"{said}; bf16 has no such copies."]
 
 
 def _offloads_on_deepspeed(run: RunSettings) -> bool:
@@ -160,7 +159,7 @@ def _set_by_model_lines(run: RunSettings) -> frozenset[Setting]:
 def _set_by_trainer(run: RunSettings) -> set[Setting]:
     """What ``TrainingArguments`` settle, with the lines that load the model."""
     sets = {Setting.PRECISION, Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
-    if run.checkpointing == "full" and run.library == "transformers":
+    if run.library == "transformers":
         sets.add(Setting.CHECKPOINTING)
     if run.architecture in LIGER_MODEL_TYPES:
         sets.add(Setting.LOSS)
@@ -175,6 +174,7 @@ def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
         return {"fsdp": "full_shard auto_wrap" + offload, "fsdp_config": {"fsdp_version": 2}}
     if not _on_deepspeed(run):
         return {}
+    _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
     # Trainer refuses a DeepSpeed file that says another type than it.
     types = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}}
     return {"deepspeed": "deepspeed.json", **types.get(run.weights_dtype, {})}
@@ -209,7 +209,7 @@ def training_arguments(run: RunSettings) -> str:
     if run.precision == "fp8":
         lines.append("# fp8 is switched on by Accelerate: see accelerate.yaml.")
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
-        lines.append("# gradient_checkpointing recomputes whole blocks: less memory than selective, and more time.")
+        lines.append(f"# gradient_checkpointing {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
         lines += [f"# {words}" for words in _fp32_states(run)]
     lines += before(run, _set_by_trainer(run))
@@ -257,8 +257,7 @@ def accelerate_yaml(run: RunSettings) -> str:
             "fsdp_activation_checkpointing": run.checkpointing != "none",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-        if run.checkpointing == "full":
-            sets.add(Setting.CHECKPOINTING)
+        sets.add(Setting.CHECKPOINTING)
         if run.cpu_offload == "all":
             sets.add(Setting.OFFLOAD)
     elif _on_deepspeed(run):
@@ -268,6 +267,8 @@ def accelerate_yaml(run: RunSettings) -> str:
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
     head = [HEADER, *(_fp32_states(run) if _on_deepspeed(run) else [])]
+    if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
+        head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
     return "\n".join([*(f"# {words}" for words in head), *before(run, sets)]) + "\n" + _yaml(values)
 
 
@@ -277,7 +278,7 @@ def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
     sets = {Setting.OPTIMIZER, Setting.PARALLELISM}
     if run.precision not in {"tf32", "fp8"}:
         sets.add(Setting.PRECISION)
-    if run.weights_dtype != "float32":
+    if run.compute_dtype != "float32":
         sets.add(Setting.WEIGHTS)
     if _offloads_on_deepspeed(run):
         sets.add(Setting.OFFLOAD)
@@ -287,7 +288,8 @@ def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
 def deepspeed_json(run: RunSettings) -> str:
     """Write a DeepSpeed configuration; ZeRO stage 0 where the strategy is plain data parallelism."""
     _require_data_parallel(run, "DeepSpeed's JSON")
-    # Training without fp32 copies is for stages 1 to 3 (deepspeed/runtime/config.py); on one GPU stage 1 divides nothing.
+    # Without fp32 copies DeepSpeed takes stages 1 to 3 alone (deepspeed/runtime/config.py, _do_error_check); on one GPU
+    # stage 1 divides nothing.
     without_copies = _sixteen_bit_throughout(run)
     stage = max(run.zero_stage, 1) if without_copies else run.zero_stage
     values: dict[str, Any] = {

@@ -97,11 +97,11 @@ def _sizes(run: RunSettings) -> str:
     sizes = [
         (run.sequence_length, "{:,} tokens"),
         (run.target_length, "{:,} target tokens"),
-        (run.image_size, "images {0:,} pixels wide and high"),
+        (run.image_size, "images of {0:,} x {0:,} pixels"),
         (run.audio_frames, "{:,} audio frames"),
     ]
     said = [text.format(size) for size, text in sizes if size]
-    return f"samples of at most {', '.join(said)}" if said else ""
+    return f"samples no larger than {', '.join(said)}" if said else ""
 
 
 def _weights(run: RunSettings) -> str:
