@@ -97,14 +97,16 @@ def _sizes(run: RunSettings) -> str:
     sizes = [
         (run.sequence_length, "{:,} tokens"),
         (run.target_length, "{:,} target tokens"),
-        (run.image_size, "images of {0:,} x {0:,} pixels"),
+        (run.image_size, "{0:,} x {0:,} pixels"),
         (run.audio_frames, "{:,} audio frames"),
     ]
     said = [text.format(size) for size, text in sizes if size]
-    return f"samples no larger than {', '.join(said)}" if said else ""
+    return f"samples of up to {', '.join(said)}" if said else ""
 
 
 def _weights(run: RunSettings) -> str:
+    if run.library == "torchvision" and run.weights_dtype == "float32":  # As it makes them.
+        return ""
     loaded_by = {"transformers": "dtype", "diffusers": "torch_dtype"}.get(run.library)
     how = f" ({loaded_by} of from_pretrained)" if loaded_by else ""
     return f"weights in {run.weights_dtype}{how}"

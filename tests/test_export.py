@@ -328,6 +328,7 @@ def test_attention_is_named_as_the_model_names_it(model: str) -> None:
     assert f"target_modules={list(targets)!r}" in rows["training-arguments"]
 
 
+@pytest.mark.filterwarnings("ignore")  # The libraries' own, of Conv1D and of torch.jit.
 @pytest.mark.parametrize("model", list(ADAPTED))
 def test_peft_adapts_what_was_counted(model: str) -> None:
     transformers = pytest.importorskip("transformers")
