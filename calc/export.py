@@ -8,15 +8,27 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from calc.catalog import models
 from calc.errors import ScenarioError
+from calc.preconditions import (
+    LIGER_MODEL_TYPES,
+    MODEL,
+    TORCH_OPTIMIZERS,
+    Setting,
+    attention_argument,
+    before,
+    lora_arguments,
+    note,
+    number,
+    quantization_arguments,
+)
+from calc.run_settings import RunSettings, settings
 from calc.scaling.layout import read_layout
+from calc.summary import gib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HEADER = "Made by Batch Size Optimizer: check the learning rate and the data, then run."
-DEFAULT_LEARNING_RATE = 1e-4
 
 # optimizer id: Hugging Face's ``optim``, and the class for a loop of one's own.
 _HUGGING_FACE_OPTIMIZERS = {
@@ -31,20 +43,7 @@ _HUGGING_FACE_OPTIMIZERS = {
     "lion": "lion_32bit",
     "galore-adamw": "galore_adamw",
 }
-_TORCH_OPTIMIZERS = {
-    "sgd": ("torch", "torch.optim.SGD(parameters, lr={lr})"),
-    "sgd-momentum": ("torch", "torch.optim.SGD(parameters, lr={lr}, momentum=0.9)"),
-    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr})"),
-    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr})"),
-    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, fused=True)"),
-    "adafactor": ("torch", "torch.optim.Adafactor(parameters, lr={lr})"),
-    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr})"),
-    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr})"),
-    "adamw-8bit": ("bitsandbytes", "bitsandbytes.optim.AdamW8bit(parameters, lr={lr})"),
-    "lion": ("bitsandbytes", "bitsandbytes.optim.Lion(parameters, lr={lr})"),
-    "lamb": ("bitsandbytes", "bitsandbytes.optim.LAMB(parameters, lr={lr})"),
-    "lars": ("bitsandbytes", "bitsandbytes.optim.LARS(parameters, lr={lr}, momentum=0.9)"),
-}
+_WHOLE_BLOCKS = "computes whole blocks again, which takes less memory than selective checkpointing and more time."
 _DEEPSPEED_OPTIMIZERS = {
     "adam": "Adam",
     "adamw": "AdamW",
@@ -63,111 +62,14 @@ _MODEL_CLASSES = {
     "speech-ctc": "AutoModelForCTC",
     "image-classification": "AutoModelForImageClassification",
 }
-_DTYPES = {"fp16": "float16", "amp-fp16": "float16", "bf16": "bfloat16", "amp-bf16": "bfloat16"}
-_ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What the files say, in the scenario's words; ``micro_batch`` in samples per pass and GPU."""
-
-    micro_batch: int
-    accumulation_steps: int
-    model_name: str = ""
-    library: str = "transformers"
-    task: str = "causal-lm"
-    gpus: int = 1
-    nodes: int = 1
-    data_parallel: int = 1
-    precision: str = "amp-bf16"
-    optimizer: str = "adamw"
-    checkpointing: str = "none"
-    attention: str = "sdpa"
-    loss: str = "standard"
-    method: str = "full"
-    lora_rank: int = 16
-    lora_targets: str | tuple[str, ...] = "all-linear"
-    strategy: str = "ddp"
-    cpu_offload: str = "none"
-    tensor: int = 1
-    pipeline: int = 1
-    context: int = 1
-    sequence_length: int | None = None
-    learning_rate: float = DEFAULT_LEARNING_RATE
-
-    @property
-    def global_batch(self) -> int:
-        """Samples per optimizer step."""
-        return self.micro_batch * self.accumulation_steps * self.data_parallel
-
-    @property
-    def zero_stage(self) -> int:
-        """ZeRO stage of the strategy."""
-        return _ZERO_STAGES[self.strategy]
-
-    @property
-    def autocast(self) -> bool:
-        """Whether weights stay in 32 bit and operations are cast."""
-        return self.precision.startswith("amp-")
-
-    @property
-    def data_parallel_only(self) -> bool:
-        """Whether no tensor, pipeline or context parallelism is asked for."""
-        return self.tensor == self.pipeline == self.context == 1
-
-
-def _published_name(model: object) -> tuple[str, str]:
-    """Return the name that a preset's library loads it by, and the library; no name for a model of one's own."""
-    if not isinstance(model, str):
-        return "", "transformers"
-    preset = models.preset(model)
-    if preset.library == "torchvision":
-        return preset.id, preset.library
-    return preset.source.removeprefix("Hugging Face: ").split(",")[0], "transformers"
-
-
-def settings(scenario: Mapping[str, Any], plan: Mapping[str, int], learning_rate: float | None = None) -> RunSettings:
-    """Collect the settings from a filled-in scenario and one accumulation plan.
-
-    Parameters
-    ----------
-    scenario : Mapping
-        The result's ``scenario``.
-    plan : Mapping
-        ``micro_batch``, ``accumulation_steps`` and ``data_parallel``, as in the result's ``plan``.
-    learning_rate : float, optional
-        The suggested rate.
-    """
-    parallelism = scenario.get("parallelism") or {}
-    name, library = _published_name(scenario.get("model"))
-    targets = scenario.get("lora_targets", "all-linear")
-    names = ("gpus", "nodes", "precision", "optimizer", "checkpointing", "attention", "loss", "method", "lora_rank")
-    known = {name: scenario[name] for name in names if scenario.get(name) is not None}
-    degrees = {
-        name: parallelism[name]
-        for name in ("strategy", "cpu_offload", "tensor", "pipeline", "context")
-        if parallelism.get(name)
-    }
-    return RunSettings(
-        **known,
-        **degrees,
-        micro_batch=plan["micro_batch"],
-        accumulation_steps=plan["accumulation_steps"],
-        data_parallel=plan["data_parallel"],
-        model_name=name,
-        library=library,
-        task=scenario.get("task", "causal-lm"),
-        lora_targets=targets if isinstance(targets, str) else tuple(targets),
-        sequence_length=scenario.get("sequence_length"),
-        learning_rate=DEFAULT_LEARNING_RATE if learning_rate is None else learning_rate,
-    )
 
 
 def _require_data_parallel(run: RunSettings, what: str) -> None:
     if not run.data_parallel_only:
         raise ScenarioError(
             "parallelism",
-            f"{what} divides data only: tensor, pipeline and context parallelism need Megatron-LM, NeMo or torchtitan",
+            f"{what} divides data only: tensor, pipeline, context and expert parallelism need Megatron-LM, NeMo or "
+            "torchtitan",
         )
 
 
@@ -177,47 +79,105 @@ def _lookup(table: Mapping[str, Any], run: RunSettings, what: str) -> Any:
     return table[run.optimizer]
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}"
-
-
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
     lines = [f"    {key}={value!r}," for key, value in arguments.items()]
     return "\n".join([f"{name}(", *lines, ")"])
 
 
+def _update(run: RunSettings) -> str:
+    return f"{run.global_batch} {'sample' if run.global_batch == 1 else 'samples'} per update"
+
+
+def _on_deepspeed(run: RunSettings) -> bool:
+    """Whether a launcher hands this run to DeepSpeed: to divide it, or for its fp32 copies of 16-bit weights."""
+    return run.strategy in {"zero1", "zero2", "zero3"} or (run.strategy == "ddp" and run.precision == "bf16-master")
+
+
+def _sixteen_bit_throughout(run: RunSettings) -> bool:
+    """Whether weights train in 16 bit and nothing holds fp32 copies of them; adapters are in fp32 anyway."""
+    return run.precision in {"bf16", "fp16", "fp8"} and not run.adapts
+
+
+def _fp32_states(run: RunSettings) -> list[str]:
+    """Say where DeepSpeed needs more than the batch was computed for.
+
+    Its bf16_optimizer_states has no counterpart for fp16 (deepspeed/runtime/precision_config.py).
+    """
+    if run.precision != "fp16" or not _sixteen_bit_throughout(run):
+        return []
+    said = "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for"
+    return [f"{said}; bf16 has no such copies."]
+
+
+def _offloads_on_deepspeed(run: RunSettings) -> bool:
+    """Whether DeepSpeed offloads all that is asked for: the optimizer's state from stage 1 on, weights at stage 3."""
+    return run.zero_stage >= {"none": 0, "optimizer": 1, "all": 3}[run.cpu_offload]
+
+
 def _model_lines(run: RunSettings) -> list[str]:
-    """Lines that load a Hugging Face model with the scenario's attention, dtype and adapters."""
+    """Lines that load a model with the scenario's attention, dtype and adapters, as far as its library has them."""
     name = run.model_name or "the-model"
     if run.library == "torchvision":
         return ["import torchvision", f'model = torchvision.models.get_model("{name}")']
     loader = _MODEL_CLASSES.get(run.task, "AutoModel")
-    keywords = [f'attn_implementation="{run.attention.replace("-", "_")}"']
-    if run.precision in {"fp16", "bf16"}:
-        keywords.append(f'dtype="{_DTYPES[run.precision]}"')
-    lines = [f"from transformers import {loader}"]
+    keywords = [f'dtype="{run.weights_dtype}"']
+    if run.library == "diffusers":
+        loader = run.architecture
+        folder = "unet" if loader.startswith("UNet") else "transformer"
+        lines = ["import torch", f"from diffusers import {loader}"]
+        keywords = [f'subfolder="{folder}"', f"torch_dtype=torch.{run.weights_dtype}"]
+    else:
+        lines = [f"from transformers import {loader}"]
+        keywords.insert(0, attention_argument(run))
     if run.method == "qlora":
         lines += [
-            "from transformers import BitsAndBytesConfig",
-            "four_bit = BitsAndBytesConfig(",
-            '    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True',
-            ")",
+            f"from {run.library} import BitsAndBytesConfig",
+            f"four_bit = BitsAndBytesConfig({quantization_arguments(run)})",
         ]
         keywords.append("quantization_config=four_bit")
     lines.append(f'model = {loader}.from_pretrained("{name}", {", ".join(keywords)})')
-    if run.method in {"lora", "qlora"}:
+    if run.adapts and run.lora_targets:
         lines += [
             "from peft import LoraConfig, get_peft_model",
-            f"model = get_peft_model(model, LoraConfig({_lora_arguments(run)}))",
+            f"model = get_peft_model(model, LoraConfig({lora_arguments(run)}))",
         ]
     return lines
 
 
-def _lora_arguments(run: RunSettings) -> str:
-    targets = run.lora_targets if isinstance(run.lora_targets, str) else list(run.lora_targets)
-    if targets == "attention":
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    return f"r={run.lora_rank}, lora_alpha={2 * run.lora_rank}, target_modules={targets!r}"
+def _set_by_model_lines(run: RunSettings) -> frozenset[Setting]:
+    """What `_model_lines` settles."""
+    missing: set[Setting] = set()
+    if run.library == "torchvision":
+        missing |= MODEL
+    if run.library == "diffusers":
+        missing.add(Setting.ATTENTION)
+    if run.adapts and not run.lora_targets:
+        missing.add(Setting.ADAPTERS)
+    return MODEL - missing
+
+
+def _set_by_trainer(run: RunSettings) -> set[Setting]:
+    """What ``TrainingArguments`` settle, with the lines that load the model."""
+    sets = {Setting.PRECISION, Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
+    if run.library == "transformers":
+        sets.add(Setting.CHECKPOINTING)
+    if run.architecture in LIGER_MODEL_TYPES:
+        sets.add(Setting.LOSS)
+    if run.cpu_offload == "all" if run.strategy == "fsdp" else _on_deepspeed(run) and _offloads_on_deepspeed(run):
+        sets.add(Setting.OFFLOAD)
+    return sets
+
+
+def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
+    if run.strategy == "fsdp":
+        offload = " offload" if run.cpu_offload == "all" else ""
+        return {"fsdp": "full_shard auto_wrap" + offload, "fsdp_config": {"fsdp_version": 2}}
+    if not _on_deepspeed(run):
+        return {}
+    _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
+    # Trainer refuses a DeepSpeed file that says another type than it.
+    types = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}}
+    return {"deepspeed": "deepspeed.json", **types.get(run.weights_dtype, {})}
 
 
 def training_arguments(run: RunSettings) -> str:
@@ -236,22 +196,24 @@ def training_arguments(run: RunSettings) -> str:
         arguments["bf16"] = True
     if run.precision == "amp-fp16":
         arguments["fp16"] = True
-    if run.checkpointing != "none":
+    # Only the library's own models have what Trainer calls for it.
+    if run.checkpointing != "none" and run.library == "transformers":
         arguments["gradient_checkpointing"] = True
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    if run.loss == "fused":
+    if run.loss == "fused" and run.architecture in LIGER_MODEL_TYPES:
         arguments["use_liger_kernel"] = True
-    if run.strategy == "fsdp":
-        arguments["fsdp"] = "full_shard auto_wrap" + (" offload" if run.cpu_offload == "all" else "")
-        arguments["fsdp_config"] = {"fsdp_version": 2}
-    elif run.zero_stage:
-        arguments["deepspeed"] = "deepspeed.json"
+    arguments |= _trainer_sharding(run)
     if run.optimizer == "galore-adamw":
         arguments["optim_target_modules"] = ["attn", "mlp"]
-    lines = [f"# {HEADER}", "# " + f"{run.global_batch} samples per update on {run.gpus} GPU(s)."]
+    lines = [f"# {HEADER}", f"# {_update(run)} on {run.gpus} {'GPU' if run.gpus == 1 else 'GPUs'}."]
     if run.precision == "fp8":
         lines.append("# fp8 is switched on by Accelerate: see accelerate.yaml.")
-    lines += ["#", *(f"# {line}" for line in _model_lines(run))]
+    if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
+        lines.append(f"# gradient_checkpointing {_WHOLE_BLOCKS}")
+    if _on_deepspeed(run):
+        lines += [f"# {words}" for words in _fp32_states(run)]
+    lines += before(run, _set_by_trainer(run))
+    lines += ["#", "# Before: load the model.", *(f"# {line}" for line in _model_lines(run))]
     lines += ["from transformers import TrainingArguments", "", "arguments = " + _call("TrainingArguments", arguments)]
     return "\n".join(lines) + "\n"
 
@@ -269,6 +231,9 @@ def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
 def accelerate_yaml(run: RunSettings) -> str:
     """Write an Accelerate configuration file, for ``accelerate launch --config_file``."""
     _require_data_parallel(run, "Accelerate")
+    sets = {Setting.PARALLELISM}
+    if run.precision in {"fp32", "amp-bf16", "amp-fp16"}:
+        sets.add(Setting.PRECISION)
     precision = {"amp-bf16": "bf16", "bf16-master": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}.get(run.precision, "no")
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -292,17 +257,41 @@ def accelerate_yaml(run: RunSettings) -> str:
             "fsdp_activation_checkpointing": run.checkpointing != "none",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-    elif run.zero_stage:
+        sets.add(Setting.CHECKPOINTING)
+        if run.cpu_offload == "all":
+            sets.add(Setting.OFFLOAD)
+    elif _on_deepspeed(run):
+        sets |= _set_by_deepspeed(run)
         values["distributed_type"] = "DEEPSPEED"
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-    return f"# {HEADER}\n" + _yaml(values)
+    head = [HEADER, *(_fp32_states(run) if _on_deepspeed(run) else [])]
+    if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
+        head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
+    return "\n".join([*(f"# {words}" for words in head), *before(run, sets)]) + "\n" + _yaml(values)
+
+
+def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
+    """What DeepSpeed's file settles, for a launcher that hands it on, too."""
+    _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
+    sets = {Setting.OPTIMIZER, Setting.PARALLELISM}
+    if run.precision not in {"tf32", "fp8"}:
+        sets.add(Setting.PRECISION)
+    if run.compute_dtype != "float32":
+        sets.add(Setting.WEIGHTS)
+    if _offloads_on_deepspeed(run):
+        sets.add(Setting.OFFLOAD)
+    return sets
 
 
 def deepspeed_json(run: RunSettings) -> str:
     """Write a DeepSpeed configuration; ZeRO stage 0 where the strategy is plain data parallelism."""
     _require_data_parallel(run, "DeepSpeed's JSON")
+    # Without fp32 copies DeepSpeed takes stages 1 to 3 alone (deepspeed/runtime/config.py, _do_error_check); on one GPU
+    # stage 1 divides nothing.
+    without_copies = _sixteen_bit_throughout(run)
+    stage = max(run.zero_stage, 1) if without_copies else run.zero_stage
     values: dict[str, Any] = {
         "train_batch_size": run.global_batch,
         "train_micro_batch_size_per_gpu": run.micro_batch,
@@ -311,15 +300,19 @@ def deepspeed_json(run: RunSettings) -> str:
             "type": _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed"),
             "params": {"lr": run.learning_rate},
         },
-        "zero_optimization": {"stage": run.zero_stage},
+        "zero_optimization": {"stage": stage},
         "gradient_clipping": 1.0,
     }
     if run.precision in {"amp-bf16", "bf16", "bf16-master", "fp8"}:
         values["bf16"] = {"enabled": True}
+        if without_copies:
+            values["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     if run.precision in {"amp-fp16", "fp16"}:
         values["fp16"] = {"enabled": True}
+        if without_copies:
+            values["fp16"] |= {"fp16_master_weights_and_grads": True}
     zero = values["zero_optimization"]
-    if run.zero_stage:
+    if stage:
         zero |= {"overlap_comm": True, "contiguous_gradients": True}
     if run.cpu_offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -328,16 +321,33 @@ def deepspeed_json(run: RunSettings) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
+def deepspeed_note(run: RunSettings) -> str:
+    """Say beside DeepSpeed's JSON, which has no comments, what it leaves out and what it does otherwise."""
+    said = [note(run, _set_by_deepspeed(run)), *_fp32_states(run)]
+    if run.autocast:
+        said.append(
+            f"DeepSpeed trains {run.compute_dtype} weights beside fp32 copies instead of autocast; the precision "
+            "\u201cbf16 with fp32 master weights\u201d computes the batch for that."
+        )
+    return " ".join(filter(None, said))
+
+
 def fsdp_script(run: RunSettings) -> str:
     """Write the lines that shard a model with torch's ``fully_shard``."""
     _require_data_parallel(run, "fully_shard")
+    sets = {Setting.PARALLELISM}
+    if run.precision in {"fp32", "amp-bf16", "amp-fp16", "bf16-master"}:
+        sets.add(Setting.PRECISION)
+    if run.cpu_offload != "optimizer":
+        sets.add(Setting.OFFLOAD)
+    head = "\n".join([f"# {HEADER}", *before(run, sets)])
     policy = ""
     if run.precision in {"amp-bf16", "bf16-master", "fp8"}:
         policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
     elif run.precision == "amp-fp16":
         policy = "MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)"
     offload = "CPUOffloadPolicy()" if run.cpu_offload == "all" else "OffloadPolicy()"
-    return f'''# {HEADER}
+    return f'''{head}
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -366,6 +376,9 @@ def lightning_trainer(run: RunSettings) -> str:
         "bf16-master": "bf16-mixed",
         "fp8": "transformer-engine",
     }[run.precision]
+    sets = {Setting.PRECISION, Setting.PARALLELISM}
+    if run.weights_dtype != "float32" and not run.adapts:
+        sets.add(Setting.WEIGHTS)  # These precisions turn the model to their type.
     strategy = "auto"
     if run.gpus > 1:
         strategy = {
@@ -377,6 +390,19 @@ def lightning_trainer(run: RunSettings) -> str:
         }[run.strategy]
         if run.cpu_offload != "none" and strategy.endswith(("_2", "_3")):
             strategy += "_offload"
+            if _offloads_on_deepspeed(run):
+                sets.add(Setting.OFFLOAD)
+    if _on_deepspeed(run):
+        if _sixteen_bit_throughout(run):
+            raise ScenarioError(
+                "precision",
+                "Lightning\u2019s DeepSpeed strategies hold fp32 copies of 16-bit weights, which this batch leaves no "
+                "room for: use the FSDP strategy, or bf16 with fp32 master weights as precision",
+            )
+        if run.precision == "bf16-master":
+            # Only DeepSpeed holds the fp32 copies; stage 1 divides no more than those.
+            precision = "bf16-true"
+            strategy = "deepspeed_stage_1" if strategy in {"auto", "ddp"} else strategy
     arguments = {
         "accelerator": "gpu",
         "devices": run.gpus // run.nodes,
@@ -385,25 +411,35 @@ def lightning_trainer(run: RunSettings) -> str:
         "strategy": strategy,
         "accumulate_grad_batches": run.accumulation_steps,
     }
-    lines = [f"# {HEADER}", "import torch", "from lightning import Trainer", ""]
+    lines = [f"# {HEADER}", *before(run, sets), "import torch", "from lightning import Trainer", ""]
     if run.precision == "tf32":
         lines += ['torch.set_float32_matmul_precision("high")', ""]
     lines += [
-        f"BATCH_SIZE = {run.micro_batch}  # the data loader's, per GPU; {run.global_batch} samples per update",
+        f"BATCH_SIZE = {run.micro_batch}  # the data loader's, per GPU; {_update(run)}",
         "trainer = " + _call("Trainer", arguments),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _set_by_train(run: RunSettings) -> set[Setting]:
+    """What the plain loop settles, which is the train.py beside this command; PyTorch takes SDPA by itself."""
+    try:
+        plain_loop(run)
+    except ScenarioError:
+        return set()
+    return _set_by_loop(run) | ({Setting.ATTENTION} if run.attention == "sdpa" else set())
+
+
 def torchrun_line(run: RunSettings) -> str:
     """Write the command that starts one process per GPU; on several nodes to be run on each."""
+    head = "".join(f"{line}\n" for line in before(run, _set_by_train(run)))
     if run.gpus == 1:
-        return "python train.py\n"
+        return head + "python train.py\n"
     per_node = run.gpus // run.nodes
     if run.nodes == 1:
-        return f"torchrun --standalone --nproc-per-node={per_node} train.py\n"
+        return f"{head}torchrun --standalone --nproc-per-node={per_node} train.py\n"
     return (
-        f"torchrun --nnodes={run.nodes} --nproc-per-node={per_node} --rdzv-backend=c10d "
+        f"{head}torchrun --nnodes={run.nodes} --nproc-per-node={per_node} --rdzv-backend=c10d "
         '--rdzv-endpoint="$FIRST_NODE:29500" --rdzv-id=batch train.py\n'
     )
 
@@ -425,12 +461,22 @@ def _loop_step(run: RunSettings) -> list[str]:
     return ["optimizer.step()"]
 
 
+def _set_by_loop(run: RunSettings) -> set[Setting]:
+    """What the plain loop settles."""
+    sets = {Setting.OPTIMIZER, Setting.PARALLELISM}
+    if run.precision != "fp8":
+        sets.add(Setting.PRECISION)
+    if not run.adapts:
+        sets.add(Setting.WEIGHTS)
+    return sets
+
+
 def plain_loop(run: RunSettings) -> str:
     """Write a training loop with accumulation in plain PyTorch, with DDP where there are several GPUs."""
     _require_data_parallel(run, "This loop")
     if run.zero_stage:
         raise ScenarioError("parallelism.strategy", "this loop is for ddp: use the FSDP or DeepSpeed export to shard")
-    package, optimizer = _lookup(_TORCH_OPTIMIZERS, run, "this loop")
+    package, optimizer = _lookup(TORCH_OPTIMIZERS, run, "this loop")
     distributed = run.gpus > 1
     imports = ["import contextlib", "", "import torch"]
     if package != "torch":
@@ -438,8 +484,8 @@ def plain_loop(run: RunSettings) -> str:
     setup: list[str] = []
     if run.precision == "tf32":
         setup.append('torch.set_float32_matmul_precision("high")')
-    dtype = {"bf16": "bfloat16", "bf16-master": "bfloat16", "fp16": "float16"}.get(run.precision)
-    move = "model.to(device)" if dtype is None else f"model.to(device, torch.{dtype})"
+    # Adapters keep a type of their own, and 4-bit weights theirs.
+    move = "model.to(device)" if run.adapts else f"model.to(device, torch.{run.weights_dtype})"
     setup.append(f"model = {move}.train()")
     setup.append("trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]")
     if run.precision == "bf16-master":
@@ -448,11 +494,11 @@ def plain_loop(run: RunSettings) -> str:
         setup.append("parameters = trainable")
     if distributed:
         setup.append("model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)")
-    setup.append("optimizer = " + optimizer.format(lr=_number(run.learning_rate)))
+    setup.append("optimizer = " + optimizer.format(lr=number(run.learning_rate)))
     scaler = run.precision == "amp-fp16"
     if scaler:
         setup.append("scaler = torch.amp.GradScaler(device)")
-    autocast = f"torch.autocast(device, torch.{_DTYPES[run.precision]})" if run.autocast else "contextlib.nullcontext()"
+    autocast = f"torch.autocast(device, torch.{run.compute_dtype})" if run.autocast else "contextlib.nullcontext()"
     if run.precision == "fp8":
         imports.append("import transformer_engine.pytorch as te")
         autocast = "te.fp8_autocast()"
@@ -462,7 +508,7 @@ def plain_loop(run: RunSettings) -> str:
         *imports,
         "",
         f"MICRO_BATCH = {run.micro_batch}  # the data loader's batch size, per GPU",
-        f"ACCUMULATION_STEPS = {run.accumulation_steps}  # {run.global_batch} samples per update",
+        f"ACCUMULATION_STEPS = {run.accumulation_steps}  # {_update(run)}",
         "",
         "",
         "def train(model, batches, loss_of, device='cuda'):",
@@ -476,12 +522,9 @@ def plain_loop(run: RunSettings) -> str:
         f"            {backward}",
         "        if last:",
         *(f"            {line}" for line in _loop_step(run)),
-        "            optimizer.zero_grad()",
+        f"            optimizer.zero_grad({'set_to_none=False' if run.zero_grad == 'keep' else ''})",
     ]
-    lines = [f"# {HEADER}"]
-    if run.checkpointing != "none":
-        lines.append("# Before: model.gradient_checkpointing_enable(), or torch.utils.checkpoint around each block.")
-    return "\n".join([*lines, *body]) + "\n"
+    return "\n".join([f"# {HEADER}", *before(run, _set_by_loop(run)), *body]) + "\n"
 
 
 def result_json(result: Mapping[str, Any]) -> str:
@@ -528,12 +571,14 @@ class Format:
     label: str
     file_name: str
     write: Callable[[RunSettings], str]
+    note: Callable[[RunSettings], str] | None = None
+    """What stands beside a file that has no comments."""
 
 
 FORMATS = (
     Format("training-arguments", "Hugging Face TrainingArguments", "arguments.py", training_arguments),
     Format("accelerate", "Accelerate", "accelerate.yaml", accelerate_yaml),
-    Format("deepspeed", "DeepSpeed", "deepspeed.json", deepspeed_json),
+    Format("deepspeed", "DeepSpeed", "deepspeed.json", deepspeed_json, deepspeed_note),
     Format("fsdp", "FSDP", "shard.py", fsdp_script),
     Format("lightning", "Lightning", "trainer.py", lightning_trainer),
     Format("torchrun", "torchrun", "run.sh", torchrun_line),
@@ -542,26 +587,36 @@ FORMATS = (
 
 
 def export_all(run: RunSettings) -> list[dict[str, str]]:
-    """Write every format: ``id``, ``label``, ``file_name`` and ``text``, or ``reason`` where it cannot say this run."""
+    """Write every format: ``id``, ``label``, ``file_name`` and ``text``, or ``reason`` where it cannot say this run.
+
+    ``note`` is what stands beside a file that has no comments.
+    """
     rows = []
     for format_ in FORMATS:
         row = {"id": format_.id, "label": format_.label, "file_name": format_.file_name}
         try:
             row["text"] = format_.write(run)
+            if format_.note is not None:
+                row["note"] = format_.note(run)
         except ScenarioError as error:
             row["reason"] = error.message
         rows.append(row)
     return rows
 
 
-def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Write every format for an evaluated scenario: its exact plan, or one pass where none is asked for."""
-    plan = result["plan"] and (result["plan"]["exact"] or result["plan"]["nearest"][-1])
-    scenario = result["scenario"]
-    replicas = read_layout(scenario.get("parallelism") or {}, scenario["gpus"]).data
-    single = {"micro_batch": result["micro_batch"], "accumulation_steps": 1, "data_parallel": replicas}
-    learning_rate = result["convergence"]["learning_rate"]
-    run = settings(scenario, plan or single, learning_rate["learning_rate"] if learning_rate else None)
+def _does_not_fit(result: Mapping[str, Any]) -> str:
+    """Say why there is no file to run."""
+    micro_batch, largest, memory = result["micro_batch"], result["max_micro_batch"], result["memory"]
+    samples = "one sample needs" if micro_batch == 1 else f"a micro-batch of {micro_batch:,} needs"
+    most = f"at most {largest:,} fit" + ("s" if largest == 1 else "") if largest else "nothing fits"
+    return (
+        f"it would run out of memory: {samples} {gib(memory['peak_reserved_bytes'])} of the "
+        f"{gib(memory['limit_bytes'])} that PyTorch may use, and {most}"
+    )
+
+
+def _numbers(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Write what is read and not run: the memory's parts, and the whole result."""
     parts = {
         "id": "csv",
         "label": "CSV of the memory's parts",
@@ -569,4 +624,24 @@ def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
         "text": components_csv(result["memory"]),
     }
     whole = {"id": "json", "label": "JSON of the whole result", "file_name": "result.json", "text": result_json(result)}
-    return [*export_all(run), parts, whole]
+    return [parts, whole]
+
+
+def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Write every format for an evaluated scenario: its exact plan, or one pass where none is asked for.
+
+    Where the scenario does not fit there is no file to run, only the reason.
+    """
+    if not result["fits"]:
+        files = [
+            {"id": format_.id, "label": format_.label, "file_name": format_.file_name, "reason": _does_not_fit(result)}
+            for format_ in FORMATS
+        ]
+        return [*files, *_numbers(result)]
+    plan = result["plan"] and (result["plan"]["exact"] or result["plan"]["nearest"][-1])
+    scenario = result["scenario"]
+    replicas = read_layout(scenario.get("parallelism") or {}, scenario["gpus"]).data
+    single = {"micro_batch": result["micro_batch"], "accumulation_steps": 1, "data_parallel": replicas}
+    learning_rate = result["convergence"]["learning_rate"]
+    run = settings(scenario, plan or single, learning_rate["learning_rate"] if learning_rate else None)
+    return [*export_all(run), *_numbers(result)]

@@ -258,6 +258,8 @@ def _file(row: dict[str, Any]) -> str:
             _button(f"Download {escape(file_name)}", data_download=f"{name}-text", data_file_name=file_name),
             class_="dialog-buttons",
         ) + tag("pre", escape(row["text"]), id=f"{name}-text", tabindex="0", aria_label=row["label"], role="region")
+        if row.get("note"):
+            inside = tag("p", escape(row["note"])) + inside
     return more(name, f"{escape(row['label'])} {tag('code', escape(file_name))}", inside, class_="file-row")
 
 

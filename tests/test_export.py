@@ -5,19 +5,26 @@ from __future__ import annotations
 import ast
 import csv
 import dataclasses
+import inspect
 import io
 import itertools
 import json
+import re
 import shlex
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from calc import export
+from calc import export, run_settings
+from calc.adapters import target_modules
+from calc.catalog import models
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
-from calc.export import RunSettings
+from calc.preconditions import LIGER_MODEL_TYPES
+from calc.run_settings import RunSettings
+from page import sections_take
+from page.format import escape
 
 PRECISIONS = ("fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16", "bf16-master", "fp8")
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp")
@@ -118,7 +125,7 @@ def test_settings_from_a_scenario() -> None:
         "parallelism": {"strategy": "fsdp", "tensor": 1, "cpu_offload": "none"},
         "sequence_length": 4096,
     }
-    run = export.settings(scenario, {"micro_batch": 2, "accumulation_steps": 3, "data_parallel": 16}, 3e-4)
+    run = run_settings.settings(scenario, {"micro_batch": 2, "accumulation_steps": 3, "data_parallel": 16}, 3e-4)
     assert run.global_batch == 96
     assert run.lora_targets == ("q_proj", "v_proj")
     text = export.training_arguments(run)
@@ -127,7 +134,8 @@ def test_settings_from_a_scenario() -> None:
 
 
 def test_presets_are_loaded_by_their_published_names() -> None:
-    exports = {row["id"]: row.get("text", "") for row in export.exports_of(evaluate({"model": "llama-3.2-1b"}))}
+    fitting = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb"}
+    exports = {row["id"]: row.get("text", "") for row in export.exports_of(evaluate(fitting))}
     assert 'AutoModelForCausalLM.from_pretrained("' in exports["training-arguments"]
     assert "llama-3.2-1b" not in exports["training-arguments"]
     given = {"model": "resnet50", "optimizer": "sgd", "global_batch": 64, "known_batch": 32}
@@ -214,3 +222,213 @@ def test_peft_takes_the_adapter() -> None:
     line = next(line for line in text.splitlines() if "LoraConfig(" in line and "import" not in line)
     arguments = call_arguments(line.removeprefix("# "), "LoraConfig")
     assert peft.LoraConfig(**arguments).r == 16
+
+
+EXAMPLE = {"model": "gpt2", "gpu": "rtx-4090-24gb", "precision": "bf16"}
+SAVING = {"loss": "fused", "checkpointing": "full", "attention": "flash-attention-2"}
+RUNNABLE = {format_.id for format_ in export.FORMATS}
+
+
+def said_by(scenario: dict[str, Any]) -> dict[str, str]:
+    """All that is said in or beside each file to run."""
+    rows = export.exports_of(evaluate(scenario))
+    return {row["id"]: row.get("note", "") + row["text"] for row in rows if row["id"] in RUNNABLE and "text" in row}
+
+
+def test_every_file_says_what_the_batch_hangs_on() -> None:
+    assert evaluate({**EXAMPLE, **SAVING})["max_micro_batch"] > 10 * evaluate(EXAMPLE)["max_micro_batch"]
+    said = said_by({**EXAMPLE, **SAVING})
+    assert set(said) == RUNNABLE
+    for name, text in said.items():
+        # The words of the libraries: Liger Kernel, transformers' and torch's checkpointing, attn_implementation.
+        assert "LigerFusedLinearCrossEntropyLoss" in text, name
+        assert "gradient_checkpointing" in text, name
+        assert "flash_attention_2" in text, name
+        assert "1,024 tokens" in text, name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_file_says_precision_and_optimizer(precision: str) -> None:
+    words = {
+        "fp32": 'float32|no autocast|mixed_precision: "no"|32-true',
+        "tf32": "set_float32_matmul_precision|tf32=True",
+        "amp-fp16": r"\bfloat16|fp16|16-mixed",
+        "amp-bf16": "bfloat16|bf16",
+        "fp16": r"\bfloat16|fp16|16-true",
+        "bf16": "bfloat16|bf16",
+        "bf16-master": "bfloat16|bf16|deepspeed.json",
+        "fp8": "fp8_autocast|fp8|transformer-engine",
+    }[precision]
+    said = said_by({"model": "gpt2", "gpu": "h100-sxm-80gb", "precision": precision})
+    for name, text in said.items():
+        if name == "torchrun":  # It starts the plain loop, which sets both.
+            continue
+        assert re.search(words, text), name
+        assert re.search("adamw", text, re.IGNORECASE) or "deepspeed.json" in text, name
+
+
+def test_samples_and_adapters_are_said() -> None:
+    scenario = {"model": "t5-small", "method": "lora", "lora_targets": "attention", "target_length": 77}
+    for name, text in said_by({**scenario, "sequence_length": 300}).items():
+        assert "300 tokens, 77 target tokens" in text, name
+        assert "target_modules=['q', 'k', 'v', 'o']" in text, name
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        {"model": "llama-3.1-8b", "gpu": "rtx-4090-24gb"},
+        {"model": "llama-3.1-8b", "gpu": "rtx-4090-24gb", "global_batch": 128},
+        {"model": "gpt2", "gpu": "rtx-4090-24gb", "micro_batch": 1000, "global_batch": 128_000},
+    ],
+)
+def test_what_does_not_fit_gives_no_file_to_run(scenario: dict[str, Any]) -> None:
+    result = evaluate(scenario)
+    rows = {row["id"]: row for row in export.exports_of(result)}
+    for name in RUNNABLE:
+        assert "text" not in rows[name]
+        assert f"{result['memory']['peak_reserved_bytes'] / 2**30:.2f} GiB" in rows[name]["reason"]
+    assert json.loads(rows["json"]["text"])["fits"] is False
+    assert ("nothing fits" in rows["loop"]["reason"]) == (result["max_micro_batch"] == 0)
+
+
+# Parameters that peft 0.21.2 trains at rank 8 on the models of transformers 5.17 with these target_modules.
+ADAPTED = {
+    "gpt2": (("c_attn", "attn.c_proj"), 442_368),
+    "bert-base": (("query", "key", "value", "attention.output.dense"), 589_824),
+    "albert-base": (("query", "key", "value", "attention.dense"), 49_152),
+    "deberta-v3-small": (("query_proj", "key_proj", "value_proj", "attention.output.dense"), 294_912),
+    "modernbert-base": (("Wqkv", "attn.Wo"), 811_008),
+    "t5-small": (("q", "k", "v", "o"), 589_824),
+    "pythia-70m": (("query_key_value", "dense"), 147_456),
+    "phi-2": (("q_proj", "k_proj", "v_proj", "dense"), 5_242_880),
+    "falcon-7b": (("query_key_value", "dense"), 4_685_824),
+    "bart-base": (("q_proj", "k_proj", "v_proj", "out_proj"), 884_736),
+}
+ADAPTED_TYPES = {
+    "gpt_bigcode": (("c_attn", "attn.c_proj"), 307_200),
+    "siglip": (("q_proj", "k_proj", "v_proj", "self_attn.out_proj"), 589_824),
+    "data2vec-vision": (("query", "key", "value", "attention.output.dense"), 589_824),
+    "deberta": (("in_proj", "attention.output.dense"), 442_368),
+    "rembert": (("query", "key", "value", "attention.output.dense"), 2_359_296),
+    "camembert": (("query", "key", "value", "attention.output.dense"), 589_824),
+    "mpt": (("Wqkv", "out_proj"), 2_359_296),
+}
+
+
+@pytest.mark.parametrize("model", [*ADAPTED, *ADAPTED_TYPES])
+def test_attention_is_named_as_the_model_names_it(model: str) -> None:
+    targets, trained = ADAPTED.get(model) or ADAPTED_TYPES[model]
+    given = model if model in ADAPTED else {"model_type": model}
+    scenario = {"model": given, "gpu": "h200-sxm-141gb", "method": "lora", "lora_targets": "attention", "lora_rank": 8}
+    assert target_modules(scenario) == targets
+    result = evaluate(scenario)
+    assert result["trainable_parameters"] == trained
+    rows = {row["id"]: row.get("text", "") for row in export.exports_of(result)}
+    assert f"target_modules={list(targets)!r}" in rows["training-arguments"]
+
+
+@pytest.mark.filterwarnings("ignore")  # The libraries' own, of Conv1D and of torch.jit.
+@pytest.mark.parametrize("model", list(ADAPTED))
+def test_peft_adapts_what_was_counted(model: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
+    torch = pytest.importorskip("torch")
+    targets, trained = ADAPTED[model]
+    preset = models.preset(model)
+    classes = {"masked-lm": "AutoModelForMaskedLM", "seq2seq-lm": "AutoModelForSeq2SeqLM"}
+    config = dict(preset.config)
+    loader = getattr(transformers, classes.get(preset.task, "AutoModelForCausalLM"))
+    with torch.device("meta"):
+        made = loader.from_config(transformers.AutoConfig.for_model(config.pop("model_type"), **config))
+    adapted = peft.get_peft_model(made, peft.LoraConfig(r=8, target_modules=list(targets)))
+    assert sum(p.numel() for p in adapted.parameters() if p.requires_grad) == trained
+
+
+def test_unknown_names_are_said() -> None:
+    said = said_by({"model": "swin_t", "method": "lora", "lora_targets": "attention"})
+    assert all("not known here" in text for text in said.values())
+    assert not any("o_proj" in text for text in said.values())
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("bf16", "bfloat16"), ("amp-bf16", "bfloat16"), ("amp-fp16", "float16"), ("fp16", "float16"), ("fp32", "float32")],
+)
+def test_four_bit_weights_compute_in_the_precision(precision: str, dtype: str) -> None:
+    text = export.training_arguments(dataclasses.replace(RUN, method="qlora", precision=precision))
+    line = next(line for line in text.splitlines() if "BitsAndBytesConfig(" in line)
+    arguments = call_arguments(line.removeprefix("# "), "BitsAndBytesConfig")
+    assert arguments["bnb_4bit_compute_dtype"] == dtype
+    assert arguments["load_in_4bit"] is True
+
+
+def test_one_sample_is_not_many() -> None:
+    one = RunSettings(1, 1)
+    for text in (export.training_arguments(one), export.lightning_trainer(one), export.plain_loop(one)):
+        assert "1 sample per update" in text
+    assert "8 samples per update" in export.plain_loop(dataclasses.replace(one, micro_batch=8))
+
+
+def test_liger_is_switched_on_only_where_it_fuses() -> None:
+    fused = dataclasses.replace(RUN, loss="fused", architecture="llama")
+    assert call_arguments(export.training_arguments(fused), "TrainingArguments")["use_liger_kernel"] is True
+    assert "AutoLigerKernelForCausalLM" in export.lightning_trainer(fused)
+    unknown = export.training_arguments(dataclasses.replace(fused, architecture="gpt2"))
+    assert "use_liger_kernel" not in call_arguments(unknown, "TrainingArguments")
+    assert "LigerFusedLinearCrossEntropyLoss" in unknown
+
+
+def test_liger_patches_these() -> None:
+    patches = pytest.importorskip("liger_kernel.transformers.monkey_patch").MODEL_TYPE_TO_APPLY_LIGER_FN
+    for model_type in LIGER_MODEL_TYPES:
+        default = inspect.signature(patches[model_type]).parameters["fused_linear_cross_entropy"].default
+        assert default is True, model_type
+
+
+def test_deepspeed_holds_no_copies_that_were_not_counted() -> None:
+    # deepspeed/runtime/config.py asserts stages 1 to 3 for bf16_master_weights_and_grads and bf16_optimizer_states.
+    values = json.loads(export.deepspeed_json(RunSettings(8, 1, precision="bf16")))
+    assert values["bf16"] == {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    assert values["zero_optimization"]["stage"] == 1
+    assert json.loads(export.deepspeed_json(RunSettings(8, 1, precision="bf16-master")))["bf16"] == {"enabled": True}
+
+
+def test_master_weights_are_left_to_deepspeed() -> None:
+    # Autocast, which Trainer, Accelerate and Lightning would do instead, needs more: a batch that fits one way may not
+    # fit the other.
+    given = {"model": "gpt2", "gpu": "h100-sxm-80gb"}
+    largest = {p: evaluate({**given, "precision": p})["max_micro_batch"] for p in ("amp-bf16", "bf16-master")}
+    assert largest["bf16-master"] > largest["amp-bf16"]
+    run = RunSettings(8, 1, precision="bf16-master")
+    assert call_arguments(export.training_arguments(run), "TrainingArguments")["deepspeed"] == "deepspeed.json"
+    assert yaml.safe_load(export.accelerate_yaml(run))["distributed_type"] == "DEEPSPEED"
+    assert call_arguments(export.lightning_trainer(run), "Trainer")["strategy"] == "deepspeed_stage_1"
+
+
+def test_whole_blocks_need_less_than_selective() -> None:
+    # Why a file that cannot checkpoint selectively may checkpoint whole blocks.
+    given = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb"}
+    largest = {c: evaluate({**given, "checkpointing": c})["max_micro_batch"] for c in ("selective", "full")}
+    assert largest["full"] > largest["selective"]
+    run = dataclasses.replace(RUN, checkpointing="selective")
+    assert "less memory than selective" in export.training_arguments(run)
+
+
+def test_expert_parallelism_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="expert"):
+        export.plain_loop(dataclasses.replace(RUN, expert=4))
+
+
+def test_gradients_that_stay_are_kept_by_the_loop() -> None:
+    # torch.optim.Optimizer.zero_grad: set_to_none is True by default.
+    assert "zero_grad(set_to_none=False)" in export.plain_loop(dataclasses.replace(RUN, zero_grad="keep"))
+
+
+def test_a_note_stands_beside_its_file() -> None:
+    rows = export.exports_of(evaluate({**EXAMPLE, **SAVING}))
+    shown = sections_take.exports({"exports": rows})
+    note = next(row["note"] for row in rows if row["id"] == "deepspeed")
+    assert note.startswith("Before:")
+    assert escape(note) in shown
+    assert shown.index(escape(note)) < shown.index("file-deepspeed-text")

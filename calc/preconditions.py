@@ -1,0 +1,221 @@
+"""What has to be on for an exported batch to fit, and that a file does not set itself.
+
+The batch was computed for the scenario's settings, so a file that leaves one out names it: at its head, or beside it
+where its format has no comments.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from calc.run_settings import RunSettings
+
+LIGER_MODEL_TYPES = frozenset(
+    "deepseek_v2 deepseek_v3 exaone4 falcon_h1 gemma gemma2 gemma3 gemma3_text glm4 gpt_oss hunyuan_v1_dense "
+    "hunyuan_v1_moe llama llama4 llama4_text ministral mistral mixtral nemotron olmo2 olmo3 phi3 qwen2 qwen3 qwen3_moe "
+    "qwen3_next smollm3".split()
+)
+"""Whose loss ``use_liger_kernel`` fuses; for others it changes nothing, and Trainer does not stop for that.
+
+liger_kernel/transformers/monkey_patch.py of 0.8.5: MODEL_TYPE_TO_APPLY_LIGER_FN, where fused_linear_cross_entropy is
+True by default.
+"""
+
+
+class Setting(StrEnum):
+    """What a file may set, or leave to its reader; the order is the one in which they are named."""
+
+    SIZES = "sizes"
+    WEIGHTS = "weights"
+    ATTENTION = "attention"
+    ADAPTERS = "adapters"
+    LOSS = "loss"
+    CHECKPOINTING = "checkpointing"
+    PRECISION = "precision"
+    OPTIMIZER = "optimizer"
+    PARALLELISM = "parallelism"
+    OFFLOAD = "offload"
+
+
+MODEL = frozenset({Setting.WEIGHTS, Setting.ATTENTION, Setting.ADAPTERS})
+"""What is settled where the model is loaded."""
+
+TORCH_OPTIMIZERS = {
+    "sgd": ("torch", "torch.optim.SGD(parameters, lr={lr})"),
+    "sgd-momentum": ("torch", "torch.optim.SGD(parameters, lr={lr}, momentum=0.9)"),
+    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr})"),
+    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr})"),
+    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, fused=True)"),
+    "adafactor": ("torch", "torch.optim.Adafactor(parameters, lr={lr})"),
+    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr})"),
+    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr})"),
+    "adamw-8bit": ("bitsandbytes", "bitsandbytes.optim.AdamW8bit(parameters, lr={lr})"),
+    "lion": ("bitsandbytes", "bitsandbytes.optim.Lion(parameters, lr={lr})"),
+    "lamb": ("bitsandbytes", "bitsandbytes.optim.LAMB(parameters, lr={lr})"),
+    "lars": ("bitsandbytes", "bitsandbytes.optim.LARS(parameters, lr={lr}, momentum=0.9)"),
+}
+"""Optimizer id: the package and the call, for a loop of one's own."""
+
+_KERNELS = {"eager": "plain matrix products", "sdpa": "SDPA", "flash-attention-2": "FlashAttention-2"}
+_OFFLOADED = {"optimizer": "the optimizer state", "all": "the optimizer state and the weights"}
+
+
+def number(value: float) -> str:
+    """Write a rate as Python reads it."""
+    return f"{value:.6g}"
+
+
+def lora_arguments(run: RunSettings) -> str:
+    """Write the arguments of peft's ``LoraConfig``."""
+    targets = run.lora_targets if isinstance(run.lora_targets, str) else list(run.lora_targets)
+    shown = repr(targets) if targets else "[...]"
+    return f"r={run.lora_rank}, lora_alpha={2 * run.lora_rank}, target_modules={shown}"
+
+
+def quantization_arguments(run: RunSettings) -> str:
+    """Write the arguments of ``BitsAndBytesConfig``: NF4, double quantization, products in the scenario's type.
+
+    Without ``bnb_4bit_compute_dtype`` the products are computed in torch.float32
+    (transformers/utils/quantization_config.py).
+    """
+    return (
+        'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
+        f'bnb_4bit_compute_dtype="{run.compute_dtype}"'
+    )
+
+
+def attention_argument(run: RunSettings) -> str:
+    """Write the keyword of ``from_pretrained`` that chooses the attention kernel."""
+    return f'attn_implementation="{run.attention.replace("-", "_")}"'
+
+
+def _sizes(run: RunSettings) -> str:
+    sizes = [
+        (run.sequence_length, "{:,} tokens"),
+        (run.target_length, "{:,} target tokens"),
+        (run.image_size, "{0:,} x {0:,} pixels"),
+        (run.audio_frames, "{:,} audio frames"),
+    ]
+    said = [text.format(size) for size, text in sizes if size]
+    return f"samples of up to {', '.join(said)}" if said else ""
+
+
+def _weights(run: RunSettings) -> str:
+    if run.library == "torchvision" and run.weights_dtype == "float32":  # As it makes them.
+        return ""
+    loaded_by = {"transformers": "dtype", "diffusers": "torch_dtype"}.get(run.library)
+    how = f" ({loaded_by} of from_pretrained)" if loaded_by else ""
+    return f"weights in {run.weights_dtype}{how}"
+
+
+def _attention(run: RunSettings) -> str:
+    if run.library == "torchvision":  # Its models choose the kernel themselves.
+        return ""
+    how = f", {attention_argument(run)}" if run.library == "transformers" else ""
+    return f"attention kernel: {_KERNELS[run.attention]}{how}"
+
+
+def _adapters(run: RunSettings) -> str:
+    if not run.adapts:
+        return ""
+    quantized = f"QLoRA: BitsAndBytesConfig({quantization_arguments(run)}) and " if run.method == "qlora" else "LoRA: "
+    unknown = "" if run.lora_targets else "; the names of the adapted layers are not known here"
+    return f"{quantized}peft.LoraConfig({lora_arguments(run)}){unknown}"
+
+
+def _loss(run: RunSettings) -> str:
+    if run.loss != "fused":
+        return ""
+    if run.architecture in LIGER_MODEL_TYPES:
+        return "fused loss: liger_kernel.transformers.AutoLigerKernelForCausalLM in place of AutoModelForCausalLM"
+    model = f" {run.architecture}" if run.architecture else " your model"
+    return (
+        "fused loss, which never holds all logits: liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss on the "
+        f"last hidden states and the weight of the output layer (Liger Kernel does not patch{model} by itself)"
+    )
+
+
+def _checkpointing(run: RunSettings) -> str:
+    if run.checkpointing == "none":
+        return ""
+    if run.checkpointing == "selective":
+        if run.attention == "eager":
+            return "selective activation checkpointing: torch.utils.checkpoint around the attention core of each block"
+        return (
+            "selective activation checkpointing: torch.utils.checkpoint.create_selective_checkpoint_contexts around "
+            "each block, keeping every second matrix product and the attention"
+        )
+    how = {
+        "transformers": "model.gradient_checkpointing_enable()",
+        "diffusers": "model.enable_gradient_checkpointing()",
+    }.get(run.library, "torch.utils.checkpoint around each")
+    return f"activation checkpointing of every block: {how}"
+
+
+def _precision(run: RunSettings) -> str:
+    return {
+        "fp32": "precision: no autocast, no TF32",
+        "tf32": 'precision: torch.set_float32_matmul_precision("high"), no autocast',
+        "bf16-master": "precision: no autocast; the optimizer updates an fp32 copy of the bfloat16 weights",
+        "fp8": "precision: linear layers of Transformer Engine under te.fp8_autocast(), no fp32 copy of the weights",
+    }.get(
+        run.precision,
+        f"precision: torch.autocast in {run.compute_dtype}"
+        if run.autocast
+        else f"precision: {run.compute_dtype} throughout, no autocast",
+    )
+
+
+def _optimizer(run: RunSettings) -> str:
+    _, call = TORCH_OPTIMIZERS.get(run.optimizer, ("", run.optimizer))
+    return "optimizer: " + call.format(lr=number(run.learning_rate))
+
+
+def _parallelism(run: RunSettings) -> str:
+    degrees = {"tensor": run.tensor, "pipeline": run.pipeline, "context": run.context, "expert": run.expert}
+    ways = [f"{way} {degree}" for way, degree in degrees.items() if degree > 1]
+    if run.gpus > 1 and run.strategy != "ddp":
+        ways.insert(0, {"fsdp": "FSDP"}.get(run.strategy, f"ZeRO stage {run.zero_stage}"))
+    return f"parallelism: {', '.join(ways)}" if ways else ""
+
+
+def _offload(run: RunSettings) -> str:
+    return "" if run.cpu_offload == "none" else f"offload to the CPU: {_OFFLOADED[run.cpu_offload]}"
+
+
+_WORDS = {
+    Setting.SIZES: _sizes,
+    Setting.WEIGHTS: _weights,
+    Setting.ATTENTION: _attention,
+    Setting.ADAPTERS: _adapters,
+    Setting.LOSS: _loss,
+    Setting.CHECKPOINTING: _checkpointing,
+    Setting.PRECISION: _precision,
+    Setting.OPTIMIZER: _optimizer,
+    Setting.PARALLELISM: _parallelism,
+    Setting.OFFLOAD: _offload,
+}
+
+
+_LEAD = "Before: the batch fits with these settings, which this file does not make:"
+
+
+def left_out(run: RunSettings, sets: Collection[Setting]) -> list[str]:
+    """Name each of the scenario's settings that a file which ``sets`` some leaves to its reader."""
+    return [words for setting, say in _WORDS.items() if setting not in sets and (words := say(run))]
+
+
+def before(run: RunSettings, sets: Collection[Setting]) -> list[str]:
+    """Write the head of a file that ``sets`` some of the settings: comment lines, none where it leaves nothing out."""
+    missing = left_out(run, sets)
+    return [f"# {_LEAD}", *(f"#   {words}" for words in missing)] if missing else []
+
+
+def note(run: RunSettings, sets: Collection[Setting]) -> str:
+    """Say the same in a sentence, for a format without comments; empty where nothing is left out."""
+    missing = left_out(run, sets)
+    return f"{_LEAD} {'; '.join(missing)}." if missing else ""
