@@ -254,7 +254,9 @@ def _text(scenario: Scenario, fit: Fit) -> str:
     elif fit.activation_share is not None:
         parts.append(f"What grows with the micro-batch is taken {fit.activation_share:.3f} times.")
     if fit.shares is not None and fit.shares[0] < fit.shares[1]:
-        parts.append(f"The readings allow {fit.shares[0]:.3f} to {fit.shares[1]:.3f} times what grows with the micro-batch.")
+        parts.append(
+            f"The readings allow {fit.shares[0]:.3f} to {fit.shares[1]:.3f} times what grows with the micro-batch."
+        )
     if fit.overhead_bytes is not None:
         parts.append(
             f"{fit.overhead_bytes / GIB:.2f} GiB of the card are outside torch's allocator, "

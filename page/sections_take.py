@@ -43,12 +43,16 @@ def ways_to_fit(result: dict[str, Any]) -> str:
         return tag("p", said, class_="ways")
     items = []
     for index, way in enumerate(ways):
-        fits = way["max_micro_batch"]
+        fits, host = way["max_micro_batch"], way["host_bytes"]
         named = " and ".join(way["labels"])
         steps = [tag("span", escape(step), class_="step") for step in way["labels"]]
         apply = _button("Apply", data_apply=link.write(link.flattened(way["change"])), aria_label=f"Apply: {named}")
         largest = shown(f"ways_to_fit.{index}.max_micro_batch", fits, count(fits))
-        items.append(tag("li", " ".join(steps), tag("span", f"fits {largest} {apply}", class_="outcome")))
+        said = f"fits {largest}"
+        if host:
+            on_host = shown(f"ways_to_fit.{index}.host_bytes", host, gib(host))
+            said += f", with {on_host} in the host\u2019s memory"
+        items.append(tag("li", " ".join(steps), tag("span", f"{said} {apply}", class_="outcome")))
     return tag("div", tag("p", "Nearest ways to make it fit:"), tag("ul", *items), class_="ways")
 
 
