@@ -44,6 +44,12 @@ def _short(value: float, _position: object = None) -> str:
     return f"{value:.3g}"
 
 
+def _span(low: float, high: float) -> str:
+    """Write two ends, or one number where they read the same."""
+    ends = (f"{low:.3g}", f"{high:.3g}")
+    return " to ".join(dict.fromkeys(ends))
+
+
 def _plain_log(axes: Axes, *, x: bool = True, y: bool = False) -> None:
     """Scale axes by logarithm, with plain numbers beside the ticks."""
     for wanted, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
@@ -99,11 +105,10 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     rows = [
         (_short(batch), *(f"{curve[key][index]:.2f}" for key in keys)) for index, batch in enumerate(curve["batch"])
     ]
-    steps, data = (assessment["tradeoff"][key] for key in ("steps_factor", "examples_factor"))
+    steps, data = (_span(*assessment["tradeoff"][key]) for key in ("steps_factor", "examples_factor"))
     text = (
-        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {steps[0]:.3g} to "
-        f"{steps[1]:.3g} times the fewest steps and {data[0]:.3g} to {data[1]:.3g} times the least data; at the "
-        "critical batch both are 2. Bands span the estimates."
+        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {steps} times the fewest "
+        f"steps and {data} times the least data; at the critical batch both are 2. Bands span the estimates."
     )
     return Words("Steps and data against batch", text, columns, rows[::4])
 

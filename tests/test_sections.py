@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from calc import planner, plots
+from calc import planner, plots, wording
 from calc.evaluation import evaluate
+from page import format as page_format
 from page import sections
 
 GPT2 = {"model": "gpt2", "gpu": "rtx-4090-24gb"}
@@ -57,6 +58,18 @@ def test_one_is_singular(given: dict[str, Any]) -> None:
         assert not ONE_OF_MANY.search(line), line
 
 
+def test_the_calculation_and_the_page_count_alike() -> None:
+    for number, nouns, expected in (
+        (1, ("sample",), "1 sample"),
+        (0, ("sample",), "0 samples"),
+        (1_000_000, ("pass", "passes"), "1,000,000 passes"),
+    ):
+        assert wording.counted(number, *nouns) == f"{page_format.count(number)} {page_format.noun(number, *nouns)}"
+        assert wording.counted(number, *nouns) == expected
+    assert wording.counted(0.996, "GPU-hour", said="1") == "1 GPU-hour"
+    assert page_format.large(1.0) == "1"
+
+
 def test_the_pattern_finds_what_it_is_to_find() -> None:
     for wrong in ("16 = 1 samples", "1.00 samples", "1 accumulation steps", "at 1 tokens"):
         assert ONE_OF_MANY.search(wrong)
@@ -73,6 +86,11 @@ def test_the_pattern_finds_what_it_is_to_find() -> None:
 )
 def test_cards_are_counted(gpu: Any, gpus: int, name: str) -> None:
     assert f", on {name}." in text_of(sections.answer(evaluate({"model": "gpt2", "gpu": gpu, "gpus": gpus})))
+
+
+def test_one_gpu_that_offloads_is_one_gpu() -> None:
+    result = evaluate({**GPT2, "parallelism": {"strategy": "fsdp", "cpu_offload": "all"}})
+    assert "1 GPU, fsdp" in text_of(sections.parts(result))
 
 
 def test_a_rate_lies_between_two_ends() -> None:
