@@ -105,10 +105,10 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     rows = [
         (_short(batch), *(f"{curve[key][index]:.2f}" for key in keys)) for index, batch in enumerate(curve["batch"])
     ]
-    steps, data = (_span(*assessment["tradeoff"][key]) for key in ("steps_factor", "examples_factor"))
+    fewest, least = (_span(*assessment["tradeoff"][key]) for key in ("steps_factor", "examples_factor"))
     text = (
-        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {steps} times the fewest "
-        f"steps and {data} times the least data; at the critical batch both are 2. Bands span the estimates."
+        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {fewest} times the fewest "
+        f"steps and {least} times the least data; at the critical batch both are 2. Bands span the estimates."
     )
     return Words("Steps and data against batch", text, columns, rows[::4])
 
