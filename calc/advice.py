@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from calc import explained_rows
 from calc.errors import ScenarioError
+from calc.scaling import Offload, Strategy
+from calc.scaling.offload import offloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,7 +195,14 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
             "Costs eight cards; weights pass over the links between them in every pass.",
             "Zhao et al. 2023, arXiv:2304.11277",
         )
-    if parallelism.get("cpu_offload", "none") == "none":
+
+
+def _offload(scenario: Mapping[str, Any]) -> Iterator[Lever]:
+    parallelism = scenario.get("parallelism") or {}
+    alone = all(parallelism.get(degree, 1) == 1 for degree in ("tensor", "pipeline", "context"))
+    allowed = offloads(Strategy(parallelism.get("strategy", "ddp")), scenario.get("gpus", 1), alone=alone)
+    present = Offload(parallelism.get("cpu_offload", "none"))
+    if Offload.OPTIMIZER in allowed and present is Offload.NONE:
         yield Lever(
             "offload-optimizer",
             "Optimizer state in the host's memory",
@@ -201,6 +210,15 @@ def _sharding(scenario: Mapping[str, Any]) -> Iterator[Lever]:
             {"parallelism": {"cpu_offload": "optimizer"}},
             "Same result, slower: gradients and weights cross PCIe and the processor does the update.",
             "Ren et al. 2021, arXiv:2101.06840",
+        )
+    if Offload.ALL in allowed and present is not Offload.ALL:
+        yield Lever(
+            "offload-all",
+            "Weights and optimizer state in the host's memory",
+            "weights and optimizer on the host",
+            {"parallelism": {"cpu_offload": "all"}},
+            "Same result, slower still: weights cross PCIe in every pass too, and the host must hold all of it.",
+            "Ren et al. 2021, arXiv:2101.06840; Rajbhandari et al. 2021, arXiv:2104.07857",
         )
 
 
@@ -239,7 +257,7 @@ def _inputs(scenario: Mapping[str, Any]) -> Iterator[Lever]:
 
 def levers(scenario: Mapping[str, Any]) -> list[Lever]:
     """List the single changes that may be made to a filled-in scenario."""
-    kinds = (_attention, _loss, _checkpointing, _optimizer, _precision, _method, _sharding, _inputs)
+    kinds = (_attention, _loss, _checkpointing, _optimizer, _precision, _method, _sharding, _offload, _inputs)
     return [lever for kind in kinds for lever in kind(scenario)]
 
 
@@ -322,7 +340,7 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     """Find changes that together make one sample fit: a way that trains all weights, and one of adapters.
 
     Changes are added from the harmless to the costly until a sample fits, then those that are not needed are taken
-    back.
+    back, the costly first. GPUs at hand come before the host's memory, and that before more GPUs.
 
     Parameters
     ----------
@@ -334,8 +352,9 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     Returns
     -------
     list[dict]
-        Short ``labels`` and the merged ``change`` of each way with its ``max_micro_batch``; empty where even all
-        together do not help, or where a sample fits as it is.
+        Short ``labels`` and the merged ``change`` of each way with its ``max_micro_batch`` and the ``host_bytes`` that
+        it moves into the host's memory, for all GPUs; empty where even all together do not help, or where a sample fits
+        as it is.
     """
     at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
     if evaluate(at_largest)["max_micro_batch"]:
@@ -346,7 +365,7 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
         taken = _until_fits(at_largest, order, evaluate)
         if taken is None:
             continue
-        for lever in list(taken):
+        for lever in reversed(list(taken)):
             fewer = [other for other in taken if other is not lever]
             if _fits(at_largest, fewer, evaluate):
                 taken = fewer
@@ -356,19 +375,37 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
                 "labels": [lever.short for lever in taken],
                 "change": _difference(at_largest, changed),
                 "max_micro_batch": evaluate(changed)["max_micro_batch"],
+                "host_bytes": _host_bytes(at_largest, taken, evaluate),
             }
         )
     return found
 
 
+def _host_bytes(scenario: Mapping[str, Any], taken: list[Lever], evaluate: Evaluate) -> int:
+    """Return the bytes of the model's state that levers move into the host's memory: what the cards would hold."""
+    moved = max((_MOVED[lever.id] for lever in taken if lever.id in _MOVED), key=len, default=())
+    if not moved:
+        return 0
+    # At one sample the peak is where all gradients are held.
+    on_card = applied(scenario, [lever for lever in taken if lever.id not in _MOVED])
+    held = evaluate({**on_card, "micro_batch": 1})["memory"]["components"]
+    each = sum(part["bytes"] for part in held if part["id"].partition(".")[0] in moved)
+    return int(on_card.get("gpus", 1) * each)
+
+
+_MOVED: Mapping[str, tuple[str, ...]] = {
+    "offload-optimizer": ("optimizer_state",),
+    "offload-all": ("weights", "gradients", "optimizer_state"),
+}
 _HARMLESS = ("sdpa", "fused-loss", "free-gradients", "optimizer-fused", "checkpoint-full")
 _FULL_TRAINING = (
     *_HARMLESS,
+    "shard-fsdp",
     "optimizer-8bit",
     "precision-bf16",
     "offload-optimizer",
+    "offload-all",
     "two-gpus",
-    "shard-fsdp",
     "eight-gpus",
 )
 _ADAPTERS = (*_HARMLESS, "lora", "precision-bf16", "qlora")

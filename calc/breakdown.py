@@ -9,6 +9,7 @@ from calc.optimizers import RULES
 from calc.replay.profile import rounded_sum
 from calc.replay.tape import Phase
 from calc.scenario import Method, Precision
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from calc.memory import Allocation, StepMemory
@@ -114,7 +115,7 @@ def components(scenario: Scenario, memory: StepMemory, micro_batch: int, allocat
                 "Buffers of exchange",
                 rounded_sum(memory.exchange_requests),
                 "gathered weights of two units, and the buckets that gradients are exchanged in",
-                f"{scenario.gpus:,} GPUs, {scenario.layout.strategy}",
+                f"{counted(scenario.gpus, 'GPU')}, {scenario.layout.strategy}",
                 "torch, DistributedDataParallel and FSDP; DeepSpeed, reduce_bucket_size",
             )
         )

@@ -42,6 +42,11 @@ class Fit:
     overheads: tuple[int, int] | None
     unexplained: tuple[str, ...]
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is calculated otherwise than without the readings."""
+        return self.overhead_bytes is not None or self.activation_share not in {None, 1.0}
+
 
 def calibrated(scenario: Scenario) -> tuple[Scenario, dict[str, Any] | None]:
     """The scenario with what its readings say in place of what is usual, and the fit in the result's form.
@@ -106,16 +111,16 @@ def _within_trials(scenario: Scenario, fit: Fit, unexplained: list[str]) -> Fit:
         of = _scenario_of(scenario, trial)
         gpu = of.gpu if fit.overhead_bytes is None else replace(of.gpu, overhead_bytes=fit.overhead_bytes)
         of = replace(of, gpu=gpu)
-        tried = True
         most = _largest_share(of, trial.ran) if trial.ran is not None else HIGHEST_SHARE
         least = _largest_share(of, trial.failed) if trial.failed is not None else LOWEST_SHARE
         if most is None or (least is not None and least >= HIGHEST_SHARE):
             what = f"{trial.ran:,} ran" if most is None else f"{trial.failed:,} failed"
             unexplained.append(
                 f"reading {number}: that a micro-batch of {what} fits no activation share from "
-                f"{LOWEST_SHARE} to {HIGHEST_SHARE}"
+                f"{LOWEST_SHARE} to {HIGHEST_SHARE}: the scenario may not be what ran"
             )
             continue
+        tried = True
         low, high = max(low, least or LOWEST_SHARE), min(high, most)
     share, bounds = fit.activation_share, fit.shares
     if tried and low <= high:
@@ -157,7 +162,10 @@ def _shown_smoothly(scenario: Scenario, reading: BytesReading, share: float) -> 
 
 
 def _solve(shown: Callable[[float], int], wanted: int) -> float | None:
-    """The share at which a quantity that rises with it is ``wanted``; None where no share makes it so."""
+    """The share at which a quantity that rises with it is ``wanted``; None where no share makes it so.
+
+    What cannot be told from 1 is 1: such a reading agrees with the calculation.
+    """
     low, high = LOWEST_SHARE, HIGHEST_SHARE
     if shown(low) > wanted or shown(high) < wanted:
         return None
@@ -167,7 +175,8 @@ def _solve(shown: Callable[[float], int], wanted: int) -> float | None:
             low = middle
         else:
             high = middle
-    return (low + high) / 2
+    share = (low + high) / 2
+    return 1.0 if abs(share - 1) <= high - low else share
 
 
 def _share_from_card(card: list[tuple[Scenario, BytesReading]]) -> float | None:
@@ -230,6 +239,7 @@ def _as_dict(scenario: Scenario, corrected: Scenario, fit: Fit) -> dict[str, Any
         "activation_share": fit.activation_share,
         "activation_share_low": fit.shares[0] if fit.shares else None,
         "activation_share_high": fit.shares[1] if fit.shares else None,
+        "changes": fit.changes,
         "readings": rows,
         "unexplained": list(fit.unexplained),
         "text": _text(scenario, fit),
@@ -237,12 +247,16 @@ def _as_dict(scenario: Scenario, corrected: Scenario, fit: Fit) -> dict[str, Any
 
 
 def _text(scenario: Scenario, fit: Fit) -> str:
-    """The fit and its doubt in words."""
-    parts = []
-    if fit.activation_share is not None:
+    """The fit and its doubt in words; what disagrees comes first."""
+    parts = [f"Not explained: {what}." for what in fit.unexplained]
+    if not fit.changes:
+        parts.append("The answer stays as it is without readings.")
+    elif fit.activation_share is not None:
         parts.append(f"What grows with the micro-batch is taken {fit.activation_share:.3f} times.")
-        if fit.shares is not None and fit.shares[0] < fit.shares[1]:
-            parts.append(f"The readings allow {fit.shares[0]:.3f} to {fit.shares[1]:.3f}.")
+    if fit.shares is not None and fit.shares[0] < fit.shares[1]:
+        parts.append(
+            f"The readings allow {fit.shares[0]:.3f} to {fit.shares[1]:.3f} times what grows with the micro-batch."
+        )
     if fit.overhead_bytes is not None:
         parts.append(
             f"{fit.overhead_bytes / GIB:.2f} GiB of the card are outside torch's allocator, "
@@ -252,11 +266,9 @@ def _text(scenario: Scenario, fit: Fit) -> str:
             parts.append(
                 "One reading of the whole card cannot tell overhead from activations: all of it is overhead here."
             )
-    if not parts:
-        parts.append("The readings change nothing.")
     if len(scenario.calibration) == 1:
         parts.append("Nothing checks a single reading; one at another micro-batch would.")
-    return " ".join([*parts, *(f"Not explained: {what}." for what in fit.unexplained)])
+    return " ".join(parts)
 
 
 SNIPPET = """\

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from calc.cost import gpu_hours
 from calc.explanations import (
     ALLOCATOR,
     DEFINITION,
@@ -92,7 +93,7 @@ def lever(
 
 
 def plan(
-    found: Plan, parts: StepParts, machine: Machine, price: Price, *, whole_run: bool
+    found: Plan, parts: StepParts, machine: Machine, price: Price | None, *, whole_run: bool
 ) -> dict[str, dict[str, str]]:
     """Explain a plan's numbers, by their names in its row.
 
@@ -104,15 +105,14 @@ def plan(
         Its update's seconds.
     machine : Machine
         The GPUs that may be used.
-    price : Price
-        Of a GPU-hour.
+    price : Price, optional
+        Of a GPU-hour; GPU-hours stand in its place where none is known.
     whole_run : bool
         Whether the run's length is known; some updates are priced where it is not.
     """
     layout, seconds = found.layout, found.update_seconds
     links = [machine.fabric.node.source] if machine.gpus > 1 else []
     links += [machine.fabric.network.source] if machine.gpus > machine.gpus_per_node else []
-    paid = "your price" if price.source == "entered" else price.source
     degrees = (layout.data, layout.tensor, layout.pipeline, layout.context)
     explained = {
         "update_seconds": Explanation(
@@ -142,26 +142,37 @@ def plan(
             f"{number_text(found.updates)}{TIMES}{number_text(seconds)} s = {number_text(found.run_seconds)} s",
             DEFINITION,
         )
-        explained["run_dollars"] = Explanation(
-            "hours \u00d7 GPUs \u00d7 dollars a GPU-hour",
-            f"{number_text(found.run_seconds / SECONDS_PER_HOUR)}{TIMES}{layout.gpus:,}{TIMES}"
-            f"{number_text(price.dollars_per_gpu_hour)} = {number_text(found.run_dollars)} dollars",
-            paid,
-        )
+    return _as_dict(explained | _cost(found, price, whole_run=whole_run))
+
+
+def _cost(found: Plan, price: Price | None, *, whole_run: bool) -> dict[str, Explanation]:
+    """Explain what a plan costs: dollars, or GPU-hours where the card has no price."""
+    gpus = found.layout.gpus
+    if whole_run:
+        formula = "hours \u00d7 GPUs"
+        values = f"{number_text(found.run_seconds / SECONDS_PER_HOUR)}{TIMES}{gpus:,}"
     else:
-        explained["dollars_per_update"] = Explanation(
-            "updates \u00d7 seconds of an update \u00f7 3600 \u00d7 GPUs \u00d7 dollars a GPU-hour",
-            f"{UPDATES_PRICED:,}{TIMES}{number_text(seconds)} s{DIVIDED_BY}3600{TIMES}{layout.gpus:,}{TIMES}"
-            f"{number_text(price.dollars_per_gpu_hour)} = "
-            f"{number_text(UPDATES_PRICED * found.dollars_per_update)} dollars",
-            paid,
+        formula = "updates \u00d7 seconds of an update \u00f7 3600 \u00d7 GPUs"
+        values = f"{UPDATES_PRICED:,}{TIMES}{number_text(found.update_seconds)} s{DIVIDED_BY}3600{TIMES}{gpus:,}"
+    updates = found.updates if whole_run else UPDATES_PRICED
+    hours = gpu_hours(updates * found.update_seconds, gpus)
+    if price is None:
+        name = "run_gpu_hours" if whole_run else "gpu_hours_per_update"
+        return {name: Explanation(formula, f"{values} = {number_text(hours)} GPU-hours", DEFINITION)}
+    return {
+        "run_dollars" if whole_run else "dollars_per_update": Explanation(
+            f"{formula} \u00d7 dollars a GPU-hour",
+            f"{values}{TIMES}{number_text(price.dollars_per_gpu_hour)} = "
+            f"{number_text(hours * price.dollars_per_gpu_hour)} dollars",
+            "your price" if price.source == "entered" else price.source,
         )
-    return _as_dict(explained)
+    }
 
 
 def tried(found: Candidates, feasible: int, *, within_goal: bool) -> dict[str, dict[str, str]]:
     """Explain how many plans were tried, and how many will do, by their places in the planner's answer."""
     recipes, exact = len(found.recipes), int(found.exact.sum())
+    take = "takes" if feasible == 1 else "take"
     kept = " and whose run keeps to the goal" if within_goal else ""
     return _as_dict(
         {
@@ -173,7 +184,7 @@ def tried(found: Candidates, feasible: int, *, within_goal: bool) -> dict[str, d
             ),
             "feasible": Explanation(
                 f"plans whose peak on the fullest GPU is at most what the allocator can use{kept}",
-                f"{feasible:,} take {gib_text(found.machine.limit_bytes)} GiB or less",
+                f"{feasible:,} {take} {gib_text(found.machine.limit_bytes)} GiB or less",
                 DIVISION,
             ),
         }

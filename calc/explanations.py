@@ -13,6 +13,7 @@ from calc import batch, cost
 from calc.convergence import noise_scale, tradeoff
 from calc.goal import SECONDS_PER_HOUR
 from calc.timing import useful_operations
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -262,7 +263,7 @@ def _accumulation(
         "accumulation.update_seconds",
         Explanation(
             "forward and backward of every pass + one optimizer step, on one GPU",
-            f"{steps:,} {'passes' if steps > 1 else 'pass'} of {micro_batch:,} samples: {number_text(update)} s",
+            f"{counted(steps, 'pass', 'passes')} of {counted(micro_batch, 'sample')}: {number_text(update)} s",
             ROOFLINE,
         ),
     )
@@ -337,14 +338,18 @@ def _critical_batch(
             Explanation(
                 "variance of one sample's gradient, summed over weights \u00f7 square of the mean gradient's norm",
                 f"{number_text(own['noise_trace'])} \u00f7 {number_text(own['gradient_norm_squared'])} = "
-                f"{number_text(own['noise_scale'])} samples",
+                f"{counted(own['noise_scale'], 'sample', said=number_text(own['noise_scale']))}",
                 noise_scale.SOURCE,
             ),
         )
     if updates is not None:
         yield (
             "convergence.updates",
-            Explanation("samples of the run \u00f7 samples of a step", f"{number_text(updates)} updates", DEFINITION),
+            Explanation(
+                "samples of the run \u00f7 samples of a step",
+                counted(updates, "update", said=number_text(updates)),
+                DEFINITION,
+            ),
         )
 
 
@@ -389,7 +394,7 @@ def _many_gpus(
         "scaling.speed_up",
         Explanation(
             "samples a second of all GPUs \u00f7 those of one that does the same work alone",
-            f"{number_text(speed_up)} with {gpus:,} GPUs",
+            f"{number_text(speed_up)} with {counted(gpus, 'GPU')}",
             links,
         ),
     )

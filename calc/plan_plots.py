@@ -13,6 +13,7 @@ from calc.comparison import compare
 from calc.convergence import tradeoff
 from calc.evaluation import evaluate
 from calc.plots import GIB, PARTS, THEME, Kind, Words
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,12 @@ def _short(value: float, _position: object = None) -> str:
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
+
+
+def _span(low: float, high: float) -> str:
+    """Write two ends, or one number where they read the same."""
+    ends = (f"{low:.3g}", f"{high:.3g}")
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _plain_log(axes: Axes, *, x: bool = True, y: bool = False) -> None:
@@ -98,11 +105,10 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     rows = [
         (_short(batch), *(f"{curve[key][index]:.2f}" for key in keys)) for index, batch in enumerate(curve["batch"])
     ]
-    steps, data = (assessment["tradeoff"][key] for key in ("steps_factor", "examples_factor"))
+    fewest, least = (_span(*assessment["tradeoff"][key]) for key in ("steps_factor", "examples_factor"))
     text = (
-        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {steps[0]:.3g} to "
-        f"{steps[1]:.3g} times the fewest steps and {data[0]:.3g} to {data[1]:.3g} times the least data; at the "
-        "critical batch both are 2. Bands span the estimates."
+        f"A larger batch takes fewer steps and more data to the same loss. Your batch takes {fewest} times the fewest "
+        f"steps and {least} times the least data; at the critical batch both are 2. Bands span the estimates."
     )
     return Words("Steps and data against batch", text, columns, rows[::4])
 
@@ -186,9 +192,10 @@ def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     axes.set_ylabel("% of the ideal speed-up")
     axes.figure.legend(loc="upper center", ncols=2, fontsize="x-small")
     low, high = scaling["efficiency_low"], min(scaling["efficiency_high"], 1.0)
+    cards = counted(scaling["gpus"], "GPU") + (" does" if scaling["gpus"] == 1 else " do")
     text = (
-        f"{scaling['gpus']} GPUs do {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of "
-        f"ideal ({low:.0%} to {high:.0%}). Written in: how many times the work of one."
+        f"{cards} {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of ideal "
+        f"({low:.0%} to {high:.0%}). Written in: how many times the work of one."
     )
     columns = ("GPUs", "Nodes", "Times one GPU", "Seconds an update", "Exchange that shows, s")
     table = [
@@ -263,12 +270,18 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     time_key, time_scale, time_label = (
         ("run_seconds", 3600, "Hours of the run") if whole else ("update_seconds", 1, "Seconds an update")
     )
+    priced = answer["price_source"] is not None
+    unit, field, saves = (
+        ("Dollars", "dollars", "costs less") if priced else ("GPU-hours", "gpu_hours", "takes fewer GPU-hours")
+    )
     cost = (
-        ("run_dollars", "Dollars of the run", 1) if whole else ("dollars_per_update", "Dollars for 1,000 updates", 1e-3)
+        (f"run_{field}", f"{unit} of the run", 1)
+        if whole
+        else (f"{field}_per_update", f"{unit} for 1,000 updates", 1e-3)
     )
     key, label, scale, said = {
         "headroom": ("headroom_bytes", "GiB left on each GPU", GIB, "has more memory left"),
-        "cost": (*cost, "costs less"),
+        "cost": (*cost, saves),
     }[against]
     times = [plan[time_key] / time_scale for plan in front]
     others = [plan[key] / scale for plan in front]
@@ -293,16 +306,18 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
         )
         for plan, taken, other in zip(front, times, others, strict=True)
     ]
-    text = (
-        "Nothing fits."
-        if not front
-        else (
+    time_said = time_label[:1].lower() + time_label[1:]
+    if len(front) > 1:
+        text = (
             f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {min(times):.3g} to "
-            f"{max(times):.3g} {time_label[:1].lower()}{time_label[1:]}; {label} from {min(others):.3g} to "
-            f"{max(others):.3g}."
+            f"{max(times):.3g} {time_said}; {label} from {min(others):.3g} to {max(others):.3g}."
         )
-    )
-    return Words(f"Plans: time against {against}", text, columns, rows)
+    elif front:
+        text = f"One plan beats every other: {times[0]:.3g} {time_said}; {others[0]:.3g} {label}."
+    else:
+        text = "Nothing fits."
+    title = "GPU-hours" if against == "cost" and not priced else against
+    return Words(f"Plans: time against {title}", text, columns, rows)
 
 
 def side_by_side(given: Mapping[str, Any]) -> Mapping[str, Any]:

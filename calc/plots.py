@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calc.curves import memory_curve, throughput_curve, timeline
 from calc.evaluation import evaluate
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +123,7 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
     safe, optimistic = result.get("max_micro_batch_safe"), result.get("max_micro_batch_optimistic")
     if safe is not None and optimistic is not None:
         axes.axvspan(safe, optimistic + 1e-9, color=THEME["accent"], alpha=0.15, linewidth=0)
-    chosen = result["micro_batch"]
+    chosen, largest = result["micro_batch"], result["max_micro_batch"]
     axes.plot(
         [chosen],
         [_gib(result["memory"]["peak_allocated_bytes"])],
@@ -144,7 +145,7 @@ def draw_memory(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) 
         title="Memory against micro-batch",
         text=(
             f"Peak of each phase as the micro-batch grows. {_gib_text(limit)} GiB can be used; "
-            f"{result['max_micro_batch']} samples fit."
+            f"{counted(largest, 'sample')} {'fits' if largest == 1 else 'fit'}."
         ),
         columns=("Micro-batch", "Forward (GiB)", "Backward (GiB)", "Optimizer step (GiB)"),
         rows=[

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from calc.goal import dollars_text, hours_text
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,26 +47,26 @@ def as_text(result: Mapping[str, Any]) -> str:
     run = result["run"]
     if run and result["fits"]:
         cost = f" and {dollars_text(run['dollars'])}" if run["dollars"] is not None else ""
-        lines.append(
-            f"The run: {run['updates']:,} updates, {hours_text(run['seconds'])}{cost}. {run['goal'] or ''}".strip()
-        )
+        updates = counted(run["updates"], "update")
+        lines.append(f"The run: {updates}, {hours_text(run['seconds'])}{cost}. {run['goal'] or ''}".strip())
     lines += [f"  {c['label']:28} {gib(c['bytes']):>12}   {c['formula']}" for c in memory["components"] if c["bytes"]]
     return "\n".join(lines)
 
 
 def plan_as_text(found: Mapping[str, Any]) -> str:
     """The planner's choice in words, what it tried, and the scenario that runs the plan."""
-    verb = "will do" if found["goal_met"] else "fit"
+    verb = "will do" if found["goal_met"] else "fits" if found["feasible"] == 1 else "fit"
     lines = [
         found["text"],
         *found["notes"],
-        f"{found['candidates']:,} plans tried, {found['feasible']:,} of them {verb}.",
+        f"{counted(found['candidates'], 'plan')} tried, {found['feasible']:,} of them {verb}.",
     ]
     if found["best"]:
         best = found["best"]
+        source = found["price_source"]
+        price = f"Price: {source}." if source else "No list that was read has this card's price: GPU-hours are counted."
         lines.append(
-            f"{gib(best['reserved_bytes'])} reserved on each GPU, {best['update_seconds']:.4g} s an update. "
-            f"Price: {found['price_source']}."
+            f"{gib(best['reserved_bytes'])} reserved on each GPU, {best['update_seconds']:.4g} s an update. {price}"
         )
         lines.append(json.dumps(found["scenario"]))
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from pyscript.ffi import create_proxy
 
 from page import fields, files, link
 from page.combobox import Combobox
-from page.format import count, escape, parameters
+from page.format import count, escape, noun, parameters
 from page.words import FIELDS, label
 
 # Entries of the search boxes that open fields instead of naming a preset.
@@ -17,10 +17,10 @@ BY_HAND = "model.parameters"
 LISTS = ("calibration",)
 SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
 SHAPE_UNITS = {
-    "sequence_length": "tokens",
-    "target_length": "target tokens",
-    "image_size": "px",
-    "audio_frames": "frames",
+    "sequence_length": ("token", "tokens"),
+    "target_length": ("target token", "target tokens"),
+    "image_size": ("px", "px"),
+    "audio_frames": ("frame", "frames"),
 }
 LOG2 = "log2"
 # Fields that say something only together; the calculation hears of them once all are there.
@@ -40,6 +40,10 @@ PRINTED = (
 
 def _typed_value(value: Any) -> str:
     return count(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _counted(value: Any, singular: str, plural: str = "") -> str:
+    return f"{_typed_value(value)} {noun(value, singular, plural)}"
 
 
 class Form:
@@ -464,24 +468,22 @@ class Form:
         """The length of the run, its deadline and its budget in words, where they are given."""
         get = self.changes.get
         tokens, epochs, hours, dollars = (get(key) for key in ("tokens", "epochs", "deadline_hours", "budget_dollars"))
-        said = [f"{parameters(int(tokens))} tokens"] if tokens else []
-        said += [f"{_typed_value(epochs)} epochs"] if epochs else []
+        said = [f"{parameters(int(tokens))} {noun(tokens, 'token')}"] if tokens else []
+        said += [_counted(epochs, "epoch")] if epochs else []
         said += [f"within {_typed_value(hours)} h"] if hours else []
         return said + ([f"for ${_typed_value(dollars)}"] if dollars else [])
 
     def _say_groups(self, inputs: list[str]) -> None:
-        shapes = [
-            f"{_typed_value(self._current(shape))} {SHAPE_UNITS[shape]}" for shape in inputs if self._current(shape)
-        ]
+        shapes = [_counted(self._current(shape), *SHAPE_UNITS[shape]) for shape in inputs if self._current(shape)]
         cards = self._current("gpus") or 1
         card = self.inputs["gpu"].value
         wanted = self.changes.get("global_batch")
         says = {
             "model": ", ".join([self.inputs["model"].value] + shapes),
-            "gpu": f"{cards} \u00d7 {card}" if cards > 1 else card,
+            "gpu": f"{count(cards)} \u00d7 {card}" if cards > 1 else card,
             "recipe": ", ".join(label(key, self._current(key)) for key in ("precision", "optimizer")),
             "goal": ", ".join(
-                [f"{_typed_value(wanted)} samples a step" if wanted else "the largest micro-batch"] + self._run_length()
+                [f"{_counted(wanted, 'sample')} a step" if wanted else "the largest micro-batch"] + self._run_length()
             ),
         }
         for group, text in says.items():

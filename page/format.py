@@ -19,6 +19,11 @@ def count(number: int) -> str:
     return f"{sign}{abs(number):,}"
 
 
+def noun(number: float, singular: str, plural: str = "") -> str:
+    """The noun that follows a count; the plural only where it is not the singular with an s."""
+    return singular if number == 1 else plural or singular + "s"
+
+
 def signed(text: str, number: float) -> str:
     """`text`, which says `number`, with a plus before what grows."""
     return f"+{text}" if number > 0 else text
@@ -87,7 +92,7 @@ def percent(share: float) -> str:
 def large(number: float) -> str:
     """A positive number of which the size matters: exact to some thousands, then 1.53M, then 2e19."""
     whole = round(number)
-    if number < 10:
+    if number < 10 and number != whole:
         return significant(number)
     if whole < 10**4:
         return count(whole)

@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 from page import link, sections_take
-from page.format import TIMES, at, count, duration, escape, fixed, gib, parameters, percent, signed, significant
+from page.format import TIMES, at, count, duration, escape, fixed, gib, noun, parameters, percent, signed, significant
 from page.html import (
     cited,
     explained,
@@ -34,14 +34,14 @@ GIB = 1 << 30
 def shape(result: dict[str, Any]) -> str:
     """The input's shape, as it follows the model's name in a sentence."""
     scenario = result["scenario"]
-    if scenario.get("sequence_length"):
-        target = scenario.get("target_length")
-        more_tokens = f" and {count(target)} target tokens" if target else ""
-        return f" at {count(scenario['sequence_length'])} tokens{more_tokens}"
+    length, target = scenario.get("sequence_length"), scenario.get("target_length")
+    if length:
+        more_tokens = f" and {count(target)} target {noun(target, 'token')}" if target else ""
+        return f" at {count(length)} {noun(length, 'token')}{more_tokens}"
     if scenario.get("image_size"):
         return f" at {scenario['image_size']} {TIMES} {scenario['image_size']} pixels"
     if scenario.get("audio_frames"):
-        return f" at {count(scenario['audio_frames'])} audio frames"
+        return f" at {count(scenario['audio_frames'])} audio {noun(scenario['audio_frames'], 'frame')}"
     return ""
 
 
@@ -57,7 +57,8 @@ def card_name(result: dict[str, Any]) -> str:
     cards = result["scenario"].get("gpus") or 1
     name = result["gpu"]["name"]
     if cards > 1:
-        return f"{cards} {TIMES} {name}"
+        # A card by its memory alone is "a GPU with 24 GiB".
+        return f"{count(cards)} GPUs{name[5:]}" if name.startswith("a GPU") else f"{count(cards)} {TIMES} {name}"
     return name if name.startswith("a ") else f"one {name}"
 
 
@@ -112,7 +113,12 @@ def answer(result: dict[str, Any]) -> str:
     fits = "true" if result["fits"] else "false"
     about = tag("span", f"{_setting(result)}.{band}", class_="about")
     said = tag("span", said, class_="said")
-    return tag("p", f"{said} {about}", class_="answer", data_fits=fits, data_nothing=not largest) + wanted_line(result)
+    against = sections_take.disagreement(result)
+    return (
+        tag("p", f"{said} {about}", class_="answer", data_fits=fits, data_nothing=not largest)
+        + (tag("p", tag("a", against, href="#own-runs") + ".", class_="against") if against else "")
+        + wanted_line(result)
+    )
 
 
 def _verdict(result: dict[str, Any]) -> str:
@@ -132,7 +138,9 @@ def spoken(result: dict[str, Any]) -> str:
     """The answer for a screen reader, said after changes have come to rest."""
     largest, process = result["max_micro_batch"], gib(result["memory"]["process_bytes"])
     beyond = f" {count(largest)} does." if 0 < largest < result["micro_batch"] else ""
-    return f"{_verdict(result)}.{beyond} It takes {process} of {gib(result['gpu']['memory_bytes'])}."
+    against = sections_take.disagreement(result)
+    against = f" {against}." if against else ""
+    return f"{_verdict(result)}.{beyond} It takes {process} of {gib(result['gpu']['memory_bytes'])}.{against}"
 
 
 # Memory
@@ -289,7 +297,9 @@ def advice(result: dict[str, Any]) -> str:
     listed = table("Changes and what they buy", columns, rows[:LEVERS_SHOWN], class_="levers") if rows else ""
     if rows[LEVERS_SHOWN:]:
         others = table("More changes", columns, rows[LEVERS_SHOWN:], class_="levers")
-        listed += more("more-levers", f"{count(len(rows) - LEVERS_SHOWN)} more that gain less", others, class_="more")
+        further = len(rows) - LEVERS_SHOWN
+        said = f"{count(further)} more that {noun(further, 'gains', 'gain')} less"
+        listed += more("more-levers", said, others, class_="more")
     return listed + (tag("p", escape(f"Tried too, without gain here: {rest}."), class_="rest") if rest else "")
 
 
@@ -337,7 +347,9 @@ def speed(result: dict[str, Any]) -> str:
         span, path = result["time"]["published_utilization"], "time.published_utilization"
         on = f" on {span['on']}" if span["on"] else ""
         ends = [shown(f"{path}.{end}", span[end], percent(span[end])) for end in ("low", "high")]
-        facts.append(fact(f"Published MFU{on}, {span['runs']} language models", " to ".join(ends)))
+        facts.append(
+            fact(f"Published MFU{on}, {span['runs']} language {noun(span['runs'], 'model')}", " to ".join(ends))
+        )
     return numbers(*facts)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from page import link
-from page.format import TIMES, count, duration, escape, fixed, gib, large, percent, signed, significant
+from page.format import TIMES, count, duration, escape, fixed, gib, large, noun, percent, signed, significant
 from page.html import (
     explained,
     explained_cell,
@@ -50,6 +50,10 @@ def _dollars(amount: float) -> str:
     return f"${fixed(round(amount * 100), 100, 2)}" if amount >= 0.1 else f"${significant(amount)}"
 
 
+def _gpu_hours(hours: float) -> str:
+    return f"{large(hours)} {noun(hours, 'GPU-hour')}"
+
+
 # How do I reach the batch I want?
 
 
@@ -58,8 +62,8 @@ def _way(path: str, way: dict[str, Any], wanted: int) -> str:
     micro, steps, cards = way["micro_batch"], way["accumulation_steps"], way["data_parallel"]
     total = micro * steps * cards
     factors = [
-        f"{shown(path + '.micro_batch', micro, count(micro))} samples",
-        f"{shown(path + '.accumulation_steps', steps, count(steps))} accumulation step{'s' if steps > 1 else ''}",
+        f"{shown(path + '.micro_batch', micro, count(micro))} {noun(micro, 'sample')}",
+        f"{shown(path + '.accumulation_steps', steps, count(steps))} {noun(steps, 'accumulation step')}",
     ]
     if cards > 1:
         factors.append(f"{shown(path + '.data_parallel', cards, count(cards))} GPUs")
@@ -86,7 +90,7 @@ def wanted_line(result: dict[str, Any]) -> str:
     wanted_text = shown("plan.global_batch", wanted, count(wanted))
     if exact:
         steps = exact["accumulation_steps"]
-        factors = f"{count(exact['micro_batch'])} {TIMES} {count(steps)} accumulation step{'s' if steps > 1 else ''}"
+        factors = f"{count(exact['micro_batch'])} {TIMES} {count(steps)} {noun(steps, 'accumulation step')}"
         if exact["data_parallel"] > 1:
             factors += f" {TIMES} {count(exact['data_parallel'])} GPUs"
         said = f"{wanted_text} = {factors}" + (f", or {others}" if others else "")
@@ -161,7 +165,9 @@ def _band_facts(result: dict[str, Any], found: dict[str, Any]) -> list[str]:
     ]
     return [
         fact("Critical batch", f"{ends} {unit}"),
-        fact("Your batch", f"{explained(result, path + '.batch', large(band['batch']))} {unit}"),
+        fact(
+            "Your batch", f"{explained(result, path + '.batch', large(band['batch']))} {noun(band['batch'], unit[:-1])}"
+        ),
         fact("Steps it takes", f"{factors[0]} {TIMES} the fewest"),
         fact("Data it takes", f"{factors[1]} {TIMES} the least"),
     ]
@@ -207,7 +213,7 @@ def _learning_rate(result: dict[str, Any], found: "dict[str, Any] | None") -> st
     rate, low, high = found["learning_rate"], found["low"], found["high"]
     facts = [fact("Start from", explained(result, f"{path}.learning_rate", significant(rate)))]
     if low != high:
-        ends = f"{shown(path + '.low', low, significant(low))} to {shown(path + '.high', high, significant(high))}"
+        ends = f"{shown(path + '.low', low, significant(low))} and {shown(path + '.high', high, significant(high))}"
         facts.append(fact("Try between", ends))
     facts.append(
         fact(
@@ -301,7 +307,7 @@ def utilizations(rows: "list[dict[str, Any]]") -> str:
                 escape(row["model"]),
                 f"{count(row['gpus'])} {TIMES} {escape(row['gpu'])}" if row.get("gpus") else escape(row["gpu"]),
                 escape(label("precision", row["precision"])),
-                f"{count(micro_batch)} of {count(length)} tokens" if micro_batch and length else "",
+                f"{count(micro_batch)} of {count(length)} {noun(length, 'token')}" if micro_batch and length else "",
                 f"{_span(significant(low), significant(high))} % {place}",
             ]
         )
@@ -506,21 +512,26 @@ def _layout(layout: dict[str, Any]) -> str:
 def _planned_row(row: dict[str, Any], path: str, scenario: dict[str, Any]) -> list[str]:
     settings, layout = row["settings"], row["layout"]
     cards = layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"]
-    seconds, left, dollars = row["update_seconds"], row["headroom_bytes"], row["dollars_per_update"]
-    run_seconds, run_dollars = row["run_seconds"], row["run_dollars"]
+    seconds, left, run_seconds = row["update_seconds"], row["headroom_bytes"], row["run_seconds"]
     changed = [f"{key} {label(key, settings[key])}" for key in SETTINGS if settings[key] != scenario.get(key)]
 
     def cell(field: str, raw: float, said: str) -> str:
         return explained_cell(row, path, field, shown(f"{path}.{field}", raw, said))
 
+    def cost(whole: str, update: str, said: Any) -> str:
+        """The whole run's, or that of 1,000 updates where its length is not known."""
+        if run_seconds is None:
+            return cell(update, row[update], said(1000 * row[update]))
+        return (
+            cell("run_seconds", run_seconds, duration(run_seconds)) + ", " + cell(whole, row[whole], said(row[whole]))
+        )
+
     return [
         cell("update_seconds", seconds, duration(seconds)),
         cell("headroom_bytes", left, gib(left)),
-        cell("dollars_per_update", dollars, _dollars(1000 * dollars))
-        if run_seconds is None
-        else cell("run_seconds", run_seconds, duration(run_seconds))
-        + ", "
-        + cell("run_dollars", run_dollars, _dollars(run_dollars)),
+        cost("run_gpu_hours", "gpu_hours_per_update", _gpu_hours)
+        if row["dollars_per_update"] is None
+        else cost("run_dollars", "dollars_per_update", _dollars),
         f"{explained_cell(row, path, 'gpus', count(cards))} ({escape(_layout(layout))})",
         cell("global_batch", row["global_batch"], count(row["global_batch"])) + " = "
         f"{shown(path + '.micro_batch', row['micro_batch'], count(row['micro_batch']))} {TIMES} "
@@ -554,9 +565,11 @@ def planner(result: dict[str, Any]) -> str:
         explained_cell(found, "planner", key, shown(f"planner.{key}", found[key], count(found[key])))
         for key in ("candidates", "feasible")
     ]
-    tried = f"{counts[0]} plans tried, {counts[1]} of them "
-    tried += "will do." if found["goal_met"] else "fit."
-    if found["price_source"] != "entered":
+    tried = f"{counts[0]} {noun(found['candidates'], 'plan')} tried, {counts[1]} of them "
+    tried += "will do." if found["goal_met"] else noun(found["feasible"], "fits.", "fit.")
+    if found["price_source"] is None:
+        tried += " No list that was read has this card\u2019s price, so GPU-hours are counted: enter yours under Goal."
+    elif found["price_source"] != "entered":
         tried += f" Price: {escape(found['price_source'])}."
     front = found["fronts"]["headroom"]
     rows = [

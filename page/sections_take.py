@@ -3,7 +3,7 @@
 from typing import Any
 
 from page import link
-from page.format import count, duration, escape, fixed, gib, significant
+from page.format import count, duration, escape, fixed, gib, noun, significant
 from page.html import fact, more, numbers, shown, table, tag
 from page.words import FIELDS, label
 
@@ -43,12 +43,16 @@ def ways_to_fit(result: dict[str, Any]) -> str:
         return tag("p", said, class_="ways")
     items = []
     for index, way in enumerate(ways):
-        fits = way["max_micro_batch"]
+        fits, host = way["max_micro_batch"], way["host_bytes"]
         named = " and ".join(way["labels"])
         steps = [tag("span", escape(step), class_="step") for step in way["labels"]]
         apply = _button("Apply", data_apply=link.write(link.flattened(way["change"])), aria_label=f"Apply: {named}")
         largest = shown(f"ways_to_fit.{index}.max_micro_batch", fits, count(fits))
-        items.append(tag("li", " ".join(steps), tag("span", f"fits {largest} {apply}", class_="outcome")))
+        said = f"fits {largest}"
+        if host:
+            on_host = shown(f"ways_to_fit.{index}.host_bytes", host, gib(host))
+            said += f", with {on_host} in the host\u2019s memory"
+        items.append(tag("li", " ".join(steps), tag("span", f"{said} {apply}", class_="outcome")))
     return tag("div", tag("p", "Nearest ways to make it fit:"), tag("ul", *items), class_="ways")
 
 
@@ -108,14 +112,15 @@ def accuracy(result: dict[str, Any]) -> str:
     nearest = report["nearest"]
     runs = sorted({step["run"] for step in nearest})
     alike = (
-        "They have this scenario\u2019s architecture."
+        f"{noun(len(runs), 'It has', 'They have')} this scenario\u2019s architecture."
         if report["alike"]
         else "None of them has this scenario\u2019s architecture: it can be further off than they were."
     )
     steps = shown("accuracy.expect.peak_allocated_bytes.steps", len(nearest), count(len(nearest)))
     lead = (
-        f"The {len(runs)} measured runs most like your scenario, {steps} steps in all, came out this close. They are "
-        f"highlighted in the figure. {alike}"
+        f"The {len(runs)} measured {noun(len(runs), 'run')} most like your scenario, {steps} "
+        f"{noun(len(nearest), 'step')} in all, came out this close. "
+        f"{noun(len(runs), 'It is', 'They are')} highlighted in the figure. {alike}"
     )
     columns = ["Run", "Batch", "Peak, measured", "predicted", "Reserved, measured", "predicted"]
     columns += ["Step, measured", "predicted"]
@@ -155,6 +160,23 @@ def _reading(reading: dict[str, Any], index: int) -> "list[str]":
     return [what] + sizes + [remove]
 
 
+def disagreement(result: dict[str, Any]) -> str:
+    """That the answer goes against a reading of one's own, for where the answer stands."""
+    fit = result.get("calibration")
+    if not fit or not fit["unexplained"]:
+        return ""
+    said = noun(len(fit["readings"]), "Your own reading disagrees", "Your own readings do not all agree")
+    return f"{said} with this answer"
+
+
+def _use(fit: dict[str, Any]) -> str:
+    """What became of the readings, in a word or two."""
+    if fit["unexplained"]:
+        disagrees = noun(len(fit["readings"]), "This reading disagrees", "Not all readings agree") + " with the answer."
+        return f"{disagrees} The rest is in use." if fit["changes"] else disagrees
+    return "In use." if fit["changes"] else "No change."
+
+
 def calibration(result: dict[str, Any]) -> str:
     """What one's own readings changed: the fit, its doubt, and each reading before and after."""
     fit = result.get("calibration")
@@ -162,15 +184,15 @@ def calibration(result: dict[str, Any]) -> str:
         return ""
     rows = [_reading(reading, index) for index, reading in enumerate(fit["readings"])]
     columns = ["Reading", "Read", "Calculated before", "and now", tag("span", "Remove", class_="visually-hidden")]
-    facts = []
+    facts: list[str] = []
     share, overhead = fit["activation_share"], fit["overhead_bytes"]
-    if share is not None:
+    if share is not None and fit["changes"]:
         times = shown("calibration.activation_share", share, significant(share, 4))
         facts.append(fact("What grows with the batch, times", times))
     if overhead is not None:
         facts.append(fact("Outside the allocator", shown("calibration.overhead_bytes", overhead, gib(overhead))))
     return (
-        tag("p", tag("strong", "In use."), " ", escape(fit["text"]), class_="fit")
+        tag("p", tag("strong", _use(fit)), " ", escape(fit["text"]), class_="fit")
         + numbers(*facts)
         + table("Your readings", columns, rows, class_="plain")
         + tag("p", _button("Clear all readings", data_forget_readings=True))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from calc import advice, comparison
+from calc import advice, comparison, evaluation
 from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -89,10 +89,55 @@ def test_what_is_set_already_is_not_offered() -> None:
         "precision": "bf16",
         "method": "qlora",
         "gpus": 8,
-        "parallelism": {"strategy": "fsdp", "cpu_offload": "optimizer"},
+        "parallelism": {"strategy": "fsdp", "cpu_offload": "all"},
         "sequence_length": 64,
     }
     assert advice.levers(done) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallelism", "offered"),
+    [
+        (1, {}, ["offload-optimizer", "offload-all"]),
+        (1, {"cpu_offload": "optimizer"}, ["offload-all"]),
+        (8, {"strategy": "ddp"}, []),
+        (8, {"strategy": "zero2"}, ["offload-optimizer"]),
+        (8, {"strategy": "fsdp"}, ["offload-optimizer", "offload-all"]),
+        (8, {"strategy": "fsdp", "tensor": 2}, []),
+        (8, {"strategy": "zero3", "pipeline": 2}, []),
+    ],
+)
+def test_the_hosts_memory_is_offered_where_it_can_be_used(
+    gpus: int, parallelism: dict[str, Any], offered: list[str]
+) -> None:
+    """DeepSpeed: the optimizer from ZeRO stage 1 on, the weights at stage 3, beside data parallelism alone."""
+    found = [lever.id for lever in advice.levers({**SCENARIO, "gpus": gpus, "parallelism": parallelism})]
+    assert [name for name in found if name.startswith("offload")] == offered
+
+
+def test_the_hosts_memory_comes_before_a_second_card() -> None:
+    """ZeRO: mixed-precision Adam holds 16 bytes a parameter, here all of them on the host (arXiv:1910.02054)."""
+    asked: list[Mapping[str, Any]] = []
+
+    def counting(scenario: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(scenario)
+        return evaluation.evaluate(scenario)
+
+    own = evaluation.evaluate({"model": "llama-3.1-8b", "gpu": "rtx-4090-24gb", "global_batch": 64})
+    way = advice.ways_to_fit(own["scenario"], counting)[0]
+    assert "gpus" not in way["change"]
+    assert way["change"]["parallelism"]["cpu_offload"] == "all"
+    assert way["change"].keys() <= {"parallelism", "checkpointing", "loss"}
+    assert way["host_bytes"] == pytest.approx(16 * own["parameters"], rel=1e-3)
+    assert evaluation.evaluate({**own["scenario"], **way["change"]})["max_micro_batch"] == way["max_micro_batch"] > 0
+    assert len(asked) <= 30
+
+
+def test_cards_at_hand_are_divided_first() -> None:
+    own = evaluation.evaluate({"model": "llama-3.1-8b", "gpu": "a100-sxm-80gb", "gpus": 4})
+    way = advice.ways_to_fit(own["scenario"], evaluation.evaluate)[0]
+    assert way["labels"] == ["FSDP"]
+    assert way["host_bytes"] == 0
 
 
 def test_a_given_micro_batch_is_where_bytes_are_compared() -> None:

@@ -87,6 +87,17 @@ def test_every_plan_explains_its_numbers(given: dict[str, Any]) -> None:
             assert come_to(explanation["values"]) == pytest.approx(numbers[field], rel=1e-3, abs=rounded), field
 
 
+@pytest.mark.parametrize("length", [{}, {"tokens": 1e9}], ids=["updates", "run"])
+def test_a_card_without_a_price_explains_gpu_hours(length: dict[str, Any]) -> None:
+    given = {"model": "gpt2", "gpu": "rtx-2060-6gb", "precision": "amp-fp16", "global_batch": 64, **length}
+    for row in planner.plan(given)["fronts"]["headroom"]:
+        field = "run_gpu_hours" if length else "gpu_hours_per_update"
+        explanation = row["explanations"][field]
+        assert explanation["values"].endswith(" GPU-hours")
+        assert come_to(explanation["values"]) == pytest.approx(row[field] * (1 if length else 1000), rel=1e-3)
+        assert not any("ollar" in str(each) for each in row["explanations"].values())
+
+
 def test_a_plan_takes_the_seconds_and_dollars_of_the_scenario_that_runs_it() -> None:
     """The planner reads between sampled micro-batches; its scenario is replayed at its own."""
     row = planner.plan(RUNS[1])["fronts"]["headroom"][0]

@@ -113,6 +113,34 @@ def test_a_deadline_that_nothing_meets_is_missed_by_so_much() -> None:
     assert "over the budget of $0.01" in dear["text"]
 
 
+def test_what_is_as_good_and_simpler_is_not_called_the_cheapest() -> None:
+    given = {"model": "mixtral-8x7b", "gpu": "h100-sxm-80gb", "gpus": 64, "global_batch": 1024, "tokens": 1e11}
+    found = planner.plan({**given, "objective": "cost"})
+    least = min(plan["run_dollars"] for plan in found["fronts"]["cost"])
+    note = found["notes"][0]
+    assert least < found["best"]["run_dollars"] <= 1.02 * least
+    assert "within 2 % of the cheapest this is the simplest" in note
+    assert "this is the cheapest" not in note
+    times = float(note.partition(" costs ")[2].partition(" times ")[0])
+    assert times == pytest.approx(least / found["best"]["run_dollars"], abs=0.01)
+
+
+def test_without_a_price_gpu_hours_are_counted() -> None:
+    given = {"model": "gpt2", "gpu": "rtx-2060-6gb", "precision": "amp-fp16", "gpus": 2, "global_batch": 64}
+    found = planner.plan({**given, "tokens": 1e9, "deadline_hours": 1e4})
+    best = found["best"]
+    assert found["dollars_per_gpu_hour"] is found["price_source"] is None
+    assert best["run_dollars"] is best["dollars_per_update"] is None
+    layout = best["layout"]
+    gpus = layout["data"] * layout["tensor"] * layout["pipeline"] * layout["context"]
+    assert best["run_gpu_hours"] == pytest.approx(best["run_seconds"] * gpus / 3600)
+    assert best["gpu_hours_per_update"] * best["updates"] == pytest.approx(best["run_gpu_hours"])
+    assert "fewest GPU-hours: no list that was read has this card's price" in found["notes"][0]
+    assert "$" not in found["text"] + found["notes"][0]
+    hours = [plan["run_gpu_hours"] for plan in found["fronts"]["cost"]]
+    assert hours == sorted(hours, reverse=True)
+
+
 def test_how_far_the_scenario_itself_is_from_its_goal_is_said_first() -> None:
     run = evaluation.evaluate(LONG)["run"]
     given = {**LONG, "deadline_hours": run["seconds"] / 3600 - 1 / 60, "budget_dollars": run["dollars"] + 1000}

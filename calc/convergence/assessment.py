@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calc.catalog import published
 from calc.convergence import generalization, laws, learning_rate, noise_scale, tradeoff
 from calc.errors import ScenarioError
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,13 +138,14 @@ def verdict(batch: float, band: CriticalBand) -> str:
     else:
         opening = "Perhaps: the batch is near the critical one"
     span = (
-        f"about {_number(band.low)}"
+        f"about {counted(band.low, band.unit[:-1], said=_number(band.low))}"
         if band.high < 1.05 * band.low
-        else f"between {_number(band.low)} and {_number(band.high)}"
+        else f"between {_number(band.low)} and {_number(band.high)} {band.unit}"
     )
+    twice = f"twice {counted(batch, band.unit[:-1], said=_number(batch))}"
     return (
-        f"{opening}: twice {_number(batch)} {band.unit} would save {steps} of the steps for {examples} more data, if "
-        f"the critical batch lies {span} {band.unit} as estimated. {band.doubt}"
+        f"{opening}: {twice} would save {steps} of the steps for {examples} more data, if the critical batch lies "
+        f"{span} as estimated. {band.doubt}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from calc.multi_gpu import interconnect_of
 from calc.planner.recipes import choices_of, recipe_of
 from calc.planner.search import Candidates, Machine, best, layouts, pareto, search, within
 from calc.scenario import TEXT_TASKS, Objective, parse
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +37,8 @@ _BEYOND_CRITICAL = 4
 _LARGEST_OPEN_BATCH = 2**24
 
 
-def price_of(scenario: Scenario) -> cost.Price:
-    """Take the user's price, else a list price, else count GPU-hours as dollars.
+def price_of(scenario: Scenario) -> cost.Price | None:
+    """Take the user's price, else a list price; None where no list that was read has the card's.
 
     Raises
     ------
@@ -50,17 +51,21 @@ def price_of(scenario: Scenario) -> cost.Price:
     listed = cost.default_price(scenario.gpu.id or "")
     if listed is None and scenario.filled.get("budget_dollars") is not None:
         raise ScenarioError("price_per_gpu_hour", "a budget needs a price: no list that was read has this card's")
-    return listed or cost.Price(1.0, "no list price: these are GPU-hours")
+    return listed
 
 
-def machine_of(scenario: Scenario, price: cost.Price) -> Machine:
-    """Describe the scenario's GPUs for the search."""
+def machine_of(scenario: Scenario, price: cost.Price | None) -> Machine:
+    """Describe the scenario's GPUs for the search.
+
+    Without a price an hour of a GPU counts as one, so that plans are ranked by their GPU-hours; the answer then names
+    no dollars.
+    """
     return Machine(
         gpus=scenario.gpus,
         gpus_per_node=-(-scenario.gpus // scenario.nodes),
         fabric=collectives.read_fabric(interconnect_of(scenario)),
         limit_bytes=scenario.gpu.limit_bytes,
-        dollars_per_gpu_hour=price.dollars_per_gpu_hour,
+        dollars_per_gpu_hour=price.dollars_per_gpu_hour if price else 1.0,
     )
 
 
@@ -144,8 +149,17 @@ def parsed_plan(scenario: Scenario, plan: Plan) -> Scenario:
     )
 
 
-def checked_best(scenario: Scenario, found: Candidates, objective: Objective) -> tuple[Plan, int] | None:
-    """Pick the best plan that the allocator's replay confirms, with what it reserves.
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A plan that the allocator's replay confirms, what that reserves, and the candidates that it does not refuse."""
+
+    plan: Plan
+    reserved_bytes: int
+    among: Candidates
+
+
+def checked_best(scenario: Scenario, found: Candidates, objective: Objective) -> Confirmed | None:
+    """Pick the best plan that the allocator's replay confirms.
 
     Where one is refused, whatever takes as much memory under the same recipe is struck out with it.
     """
@@ -157,7 +171,7 @@ def checked_best(scenario: Scenario, found: Candidates, objective: Objective) ->
             return None
         result = evaluate_parsed(parsed_plan(scenario, plan))
         if plan.micro_batch <= result["max_micro_batch"]:
-            return plan, result["memory"]["peak_reserved_bytes"]
+            return Confirmed(plan, result["memory"]["peak_reserved_bytes"], narrowed)
         recipe = next(i for i, recipe in enumerate(found.recipes) if recipe.settings == plan.settings)
         feasible[recipe] &= found.memory_bytes[recipe] < plan.memory_bytes
     return None
@@ -189,7 +203,7 @@ def how(scenario: Scenario, plan: Plan) -> str:
     }
     ways = [f"{degree}-way {name} parallel" for name, degree in degrees.items() if degree > 1]
     times = "once" if plan.accumulation_steps == 1 else f"{plan.accumulation_steps:,} times"
-    said = f"{plan.micro_batch:,} samples at a time, {times}, on {', '.join([cards, *ways])}"
+    said = f"{counted(plan.micro_batch, 'sample')} at a time, {times}, on {', '.join([cards, *ways])}"
     if layout.data > 1:
         said += f"; {DIVIDED[layout.strategy.value]}"
     if layout.cpu_offload.value in ON_HOST:
@@ -203,8 +217,14 @@ def how(scenario: Scenario, plan: Plan) -> str:
 def _comes_to(plan: Plan, *, whole_run: bool, priced: bool) -> str:
     if not whole_run:
         return ""
-    price = f" and costs {dollars_text(plan.run_dollars)}" if priced else ""
+    hours = _run_gpu_hours(plan)
+    gpu_hours = counted(hours, "GPU-hour", said=f"{hours:.3g}" if hours < 100 else f"{hours:,.0f}")
+    price = f" and costs {dollars_text(plan.run_dollars)}" if priced else f", {gpu_hours}"
     return f" The run takes {hours_text(plan.run_seconds)}{price}."
+
+
+def _run_gpu_hours(plan: Plan) -> float:
+    return cost.gpu_hours(plan.run_seconds, plan.layout.gpus)
 
 
 def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal, priced: bool) -> str:
@@ -221,7 +241,7 @@ def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal
     goal : Goal
         What the run is to keep to.
     priced : bool
-        Whether dollars are dollars.
+        Whether the card has a price.
     """
     superlative, what = SUPERLATIVES[objective], how(scenario, plan)
     dollars = plan.run_dollars if priced else None
@@ -241,19 +261,26 @@ def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal
     return text + _comes_to(plan, whole_run=outlook.run_samples(scenario) is not None, priced=priced)
 
 
-def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: bool | None) -> str:
+def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: bool | None, priced: bool) -> str:
     """Say what a plan was chosen from, and how far the best of another kind is from it."""
     superlative, verb = SUPERLATIVES[objective], "do" if goal_met else "fit"
     text = f"Of all that {verb} this is the {superlative}, or as good to within 2 % and simpler."
     if runner_up is not None:
+        costs = "costs {:.2f} times as much" if priced else "takes {:.2f} times the GPU-hours"
         of_both = {
             Objective.TIME: (runner_up.run_seconds, plan.run_seconds, "takes {:.2f} times as long"),
-            Objective.COST: (runner_up.run_dollars, plan.run_dollars, "costs {:.2f} times as much"),
+            Objective.COST: (runner_up.run_dollars, plan.run_dollars, costs),
             Objective.HEADROOM: (runner_up.memory_bytes, plan.memory_bytes, "takes {:.2f} times the memory"),
         }
         other, own, ratio = of_both[objective]
+        tied = other < own
+        if tied:
+            text = f"Of all that {verb} and are within 2 % of the {superlative} this is the simplest."
         if own:
-            text += f" The {superlative} of another kind {ratio.format(other / own)}."
+            text += f" The {superlative} of another kind {ratio.format(other / own)}"
+            text += ", and is no simpler." if tied else "."
+    if objective is Objective.COST and not priced:
+        text += f" The {superlative} takes the fewest GPU-hours: no list that was read has this card's price."
     return text
 
 
@@ -274,7 +301,7 @@ def _thinned(front: list[Plan]) -> list[Plan]:
     return kept
 
 
-def _nearest(scenario: Scenario, found: Candidates, goal: Goal) -> tuple[tuple[Plan, int], Objective] | None:
+def _nearest(scenario: Scenario, found: Candidates, goal: Goal) -> tuple[Confirmed, Objective] | None:
     """Where no plan keeps to the goal: the fastest that keeps to the budget, else the cheapest; the fastest of all."""
     relaxed = [(within(found, None, goal.budget_dollars), Objective.TIME)] if goal.deadline_seconds else []
     for candidates, objective in [*relaxed, (found, Objective.COST)]:
@@ -322,7 +349,7 @@ def _planned(given: str) -> str:
             field, "a deadline or a budget needs the run's length: give tokens, or a data set and epochs"
         )
     price = price_of(asked)
-    priced = bool(cost.default_price(asked.gpu.id or "")) or price.source == "entered"
+    priced = price is not None
     own = evaluate_parsed(asked)
     scenario, _ = calibrated(asked)
     updates = batches_of(scenario, own["convergence"]["critical_batch"])
@@ -334,12 +361,17 @@ def _planned(given: str) -> str:
     if confirmed is None and goal:
         met, nearest = found, _nearest(scenario, found, goal)
         confirmed, objective = nearest or (None, objective)
-    chosen, reserved_bytes = confirmed or (None, None)
     whole_run = outlook.run_samples(scenario) is not None
 
     def as_dict(plan: Plan) -> dict[str, Any]:
-        totals = {"run_seconds": plan.run_seconds, "run_dollars": plan.run_dollars} if whole_run else {}
-        return plan.as_dict() | {"run_seconds": None, "run_dollars": None} | totals
+        hours = cost.gpu_hours(plan.update_seconds, plan.layout.gpus)
+        return plan.as_dict() | {
+            "dollars_per_update": plan.dollars_per_update if priced else None,
+            "gpu_hours_per_update": hours,
+            "run_seconds": plan.run_seconds if whole_run else None,
+            "run_dollars": plan.run_dollars if whole_run and priced else None,
+            "run_gpu_hours": _run_gpu_hours(plan) if whole_run else None,
+        }
 
     def explained(plan: Plan) -> dict[str, Any]:
         parts = found.step_parts(plan)
@@ -350,11 +382,13 @@ def _planned(given: str) -> str:
     said, notes = [], []
     if goal and own["run"]:
         said.append(own["run"]["goal"] if own["fits"] else "As it is set, the scenario does not fit.")
-    if chosen is None:
+    if confirmed is None:
         said.append("Nothing that may be chosen from makes this batch on these GPUs.")
     else:
+        chosen = confirmed.plan
         said.append(in_words(scenario, chosen, objective, goal=goal, priced=priced))
-        notes.append(why(chosen, objective, _other_kind(met, chosen, objective), goal_met=goal_met))
+        other = _other_kind(confirmed.among, chosen, objective)
+        notes.append(why(chosen, objective, other, goal_met=goal_met, priced=priced))
     if scenario.global_batch is None:
         critical = critical_samples(scenario, own["convergence"]["critical_batch"])
         notes.append(
@@ -370,15 +404,15 @@ def _planned(given: str) -> str:
             "explanations": explained_rows.tried(found, feasible, within_goal=bool(goal_met)),
             "objective": objective.value,
             "goal_met": goal_met,
-            "best": as_dict(chosen) | {"reserved_bytes": reserved_bytes} if chosen else None,
-            "scenario": scenario_of(asked, chosen) if chosen else None,
+            "best": as_dict(confirmed.plan) | {"reserved_bytes": confirmed.reserved_bytes} if confirmed else None,
+            "scenario": scenario_of(asked, confirmed.plan) if confirmed else None,
             "text": " ".join(said),
             "notes": notes,
             "fronts": {
                 "headroom": [explained(plan) for plan in _thinned(pareto(met, Objective.HEADROOM))],
                 "cost": [as_dict(plan) for plan in _thinned(pareto(met, Objective.COST))],
             },
-            "dollars_per_gpu_hour": price.dollars_per_gpu_hour,
-            "price_source": price.source,
+            "dollars_per_gpu_hour": price.dollars_per_gpu_hour if price else None,
+            "price_source": price.source if price else None,
         }
     )

@@ -17,6 +17,7 @@ import numpy as np
 from calc.errors import ScenarioError
 from calc.scaling.layout import Layout, Offload, Strategy
 from calc.scaling.memory import Division, ModelShape, division
+from calc.scaling.offload import offloads
 from calc.scaling.step_time import (
     UNMODELLED_HIGH,
     UNMODELLED_LOW,
@@ -134,8 +135,7 @@ def layouts(
     """List the ways to divide up to ``gpus`` GPUs: powers of two of each degree, every strategy, offloading.
 
     A sequence is divided as long as each GPU keeps `SHORTEST_CONTEXT_SHARE` of it. What waits in the host's memory is
-    tried without model parallelism, as DeepSpeed and FSDP offer it: the optimizer's state where it is divided or there
-    is one GPU, the weights too where they are divided or there is one GPU.
+    what :func:`calc.scaling.offload.offloads` allows.
 
     Parameters
     ----------
@@ -177,18 +177,8 @@ def layouts(
                         sequence_parallel=tensor > 1,
                         cpu_offload=cpu_offload,
                     )
-                    for cpu_offload in _offloads(strategy, count, alone=ways == 1)
+                    for cpu_offload in offloads(strategy, count, alone=ways == 1)
                 ]
-    return found
-
-
-def _offloads(strategy: Strategy, gpus: int, *, alone: bool) -> list[Offload]:
-    """List what may wait in the host's memory beside data parallelism alone."""
-    found = [Offload.NONE]
-    if alone and (gpus == 1 or strategy.stage >= 1):
-        found.append(Offload.OPTIMIZER)
-    if alone and (gpus == 1 or strategy.stage == 3):
-        found.append(Offload.ALL)
     return found
 
 
