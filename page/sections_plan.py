@@ -394,9 +394,10 @@ def scaling(result: dict[str, Any]) -> str:
         )
     low, high, efficiency = found["efficiency_low"], min(found["efficiency_high"], 1.0), found["efficiency"]
     cards, gain = found["gpus"], found["speed_up"]
+    counted = f"{shown('scaling.gpus', cards, count(cards))} {noun(cards, 'GPU')}"
     lead = (
-        f"{shown('scaling.gpus', cards, count(cards))} GPUs do "
-        f"{explained(result, 'scaling.speed_up', significant(gain))} times the work of one: "
+        f"{counted} {noun(cards, 'does', 'do')} {explained(result, 'scaling.speed_up', significant(gain))} times the "
+        f"work of one{' that offloads nothing' if cards == 1 else ''}: "
         f"{explained(result, 'scaling.efficiency', percent(efficiency))} of ideal "
         f"({percent(low)} to {percent(high)})."
     )
@@ -433,7 +434,7 @@ def scaling(result: dict[str, Any]) -> str:
     if result["fits"]:
         said = tag("p", lead, class_="lead") + numbers(*facts)
     else:
-        said = tag("p", f"{UNFIT} on each of {shown('scaling.gpus', cards, count(cards))} GPUs.", class_="lead")
+        said = tag("p", f"{UNFIT} on {'' if cards == 1 else 'each of '}{counted}.", class_="lead")
     return (
         said
         + tag("p", f"{escape(joined)} {sources}", class_="notes")
