@@ -12,6 +12,7 @@ from calc.architectures.vision_transformers import biased_attention, position_bi
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm
 from calc.replay.ops import Heads
+from calc.replay.tape import TooSmallError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +80,11 @@ class Layer:
         self.down = build.linear("fc2", inner, width)
 
     def __call__(self, x: Tensor, *, side: int) -> Tensor:
-        tape, width = x.tape, x.shape[-1]
-        window = min(self.window, side)
-        shifted = self.shifted and side > self.window
+        tape, width, window = x.tape, x.shape[-1], self.window
+        if side < window:
+            # The library cuts the window to the image, and then its table of biases fits no more.
+            raise TooSmallError(f"{side} patches on a side do not fill a window of {window}")
+        shifted = self.shifted and side > window
         padded = padded_side(side, window)
         area = window * window
         with tape.within("attention"):
