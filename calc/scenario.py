@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from calc.architectures.limits import limits
 from calc.architectures.model import Shape
 from calc.architectures.registry import ARCHITECTURES
+from calc.architectures.vision_transformers import TORCHVISION_IMAGE_SIZE
+from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANSFORMERS
 from calc.catalog import custom, gpus, models
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError, only_known
@@ -424,6 +426,14 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
     return Shape(image_size=image, sequence_length=length), filled
 
 
+def _made_for(model: ModelChoice, shape: Shape) -> ModelChoice:
+    """A vision transformer of torchvision with as many positions as the image has patches: it takes no other."""
+    if model.architecture not in TORCHVISION_TRANSFORMERS or shape.image_size == TORCHVISION_IMAGE_SIZE:
+        return model
+    config = MappingProxyType({**model.config, "image_size": shape.image_size})
+    return replace(model, config=config, key=f"{model.key} for {shape.image_size}")
+
+
 def _gpu(value: object) -> tuple[GpuChoice, Any]:
     if value is None:
         value = "rtx-4090-24gb"
@@ -605,6 +615,7 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     model = _for_task(given, model)
     task = model.task
     shape, sizes = _shape(given, model, task)
+    model = _made_for(model, shape)
     gpu, gpu_text = _gpu(given.get("gpu"))
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)

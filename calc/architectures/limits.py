@@ -1,16 +1,15 @@
 """The largest inputs that a model's code takes: where it has learned a row for each position, there is none beyond.
 
 What is not named here takes any length: rotary positions, relative biases and ALiBi are computed for it (Llama, T5,
-BLOOM), M2M100 makes its table of sinusoids longer, DeBERTa without absolute positions cuts its distances off, Hugging
-Face's vision transformers interpolate. Each limit is what transformers 5.17 and torchvision 0.26 refuse beyond.
+BLOOM), M2M100 makes its table of sinusoids longer, DeBERTa without absolute positions cuts its distances off. Hugging
+Face's vision transformers interpolate their positions (``interpolate_pos_encoding``), torchvision's are made for a
+size. Each limit is what transformers 5.17 refuses beyond.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from calc.architectures.vision_transformers import TORCHVISION_IMAGE_SIZE, VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,8 +52,6 @@ class Limit:
 
 def limits(architecture: str, config: Mapping[str, Any]) -> dict[str, Limit]:
     """Return the limits of an architecture's inputs, by the scenario's field."""
-    if architecture in VARIANTS:
-        return {"image_size": Limit(TORCHVISION_IMAGE_SIZE, "which torchvision asserts", alone=True)}
     if architecture == "whisper":
         return _of_whisper(config)
     return _of_positions(architecture, config.get("text_config", config) if architecture == "clip" else config)

@@ -158,7 +158,7 @@ class Swin:
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         x = image_batch(tape, self.build, shape.image_size, channels=self.channels)
         with tape.within("stem"):
-            x = self.projection(x)
+            x = self.projection(_padded(x, self.projection.stride[0]))
             side = x.shape[1]
             x = self.stem_norm(x.view(side * side, x.shape[0]))
             if self.positions is not None:
@@ -180,6 +180,13 @@ class Swin:
             with tape.within("stages"):
                 x = self.merging[index](x, side)
         return x
+
+
+def _padded(images: Tensor, patch: int) -> Tensor:
+    """Zeros at the edges where patches do not fill the image (SwinPatchEmbeddings.maybe_pad)."""
+    size = images.shape[1]
+    full = -(-size // patch) * patch
+    return images if full == size else ops.refit(images, (images.shape[0], full, full))
 
 
 def _layer(build: Build, config: Mapping[str, Any], width: int, heads: int, first_stage: bool, index: int) -> Layer:  # noqa: FBT001
