@@ -80,7 +80,7 @@ def _of_rows(field: str, config: Mapping[str, Any], key: str, *, before: int = 0
     rows = config.get(key)
     if not isinstance(rows, int) or isinstance(rows, bool) or rows <= before:
         return {}
-    less = f" less the {before} before the first token's" if before else ""
+    less = f" less the {before} that padding takes" if before else ""
     return {field: Limit(rows - before, f"the positions that the model has ({key} in its config.json{less})")}
 
 
