@@ -10,10 +10,11 @@ from calc.allocator import CachingAllocator, OutOfMemoryError
 from calc.architectures.attention import EAGER_RECOMPUTED
 from calc.architectures.registry import architecture
 from calc.errors import ScenarioError
+from calc.least_input import too_small
 from calc.optimizers import OptimizerMemory, optimizer_memory
 from calc.replay.layers import Build
 from calc.replay.profile import Instant, Profile, rounded, rounded_sum
-from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Tape
+from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Tape, TooSmallError
 from calc.replay.unrolled import Unrolled, unrolled
 from calc.replay.workspaces import H100, Multiprocessors
 from calc.scaling.layout import Offload
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from calc.allocator import Block
     from calc.architectures.model import Shape
+    from calc.replay.tape import Tensor
     from calc.scaling.layout import Layout
     from calc.scenario import ModelChoice, Optimizer, Scenario
 
@@ -162,9 +164,16 @@ def _replay(model: ModelChoice, shape: Shape, recipe: Recipe) -> ReplayedStep:
         classifies=model.task in (Task.SEQUENCE_CLASSIFICATION, Task.IMAGE_CLASSIFICATION),
     )
     built = architecture(model.architecture)(build, model.config)
-    fp8 = recipe.precision is Precision.FP8
-    tape = Tape(autocast_of(recipe.precision), gradients_kept=recipe.gradients_kept, fp8=fp8)
-    loss = built.loss(tape, shape)
+
+    def forward(size: Shape) -> tuple[Tape, Tensor]:
+        fp8 = recipe.precision is Precision.FP8
+        tape = Tape(autocast_of(recipe.precision), gradients_kept=recipe.gradients_kept, fp8=fp8)
+        return tape, built.loss(tape, size)
+
+    try:
+        tape, loss = forward(shape)
+    except TooSmallError:
+        raise too_small(model.name, shape, forward) from None
     tape.end_autocast()
     tape.backward(loss)
     del loss
@@ -189,7 +198,7 @@ def replay(scenario: Scenario, *, gradients_kept: bool = False) -> ReplayedStep:
     Raises
     ------
     ScenarioError
-        Where adapters find no layer to adapt.
+        Where adapters find no layer to adapt, or the input is too small for the model's layers.
     """
     recipe = Recipe(
         scenario.precision,

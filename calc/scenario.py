@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from calc.architectures.limits import limits
 from calc.architectures.model import Shape
 from calc.architectures.registry import ARCHITECTURES
+from calc.architectures.vision_transformers import TORCHVISION_IMAGE_SIZE
+from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANSFORMERS
 from calc.catalog import custom, gpus, models
 from calc.catalog.configs import describe_completion
-from calc.errors import ScenarioError
+from calc.errors import ScenarioError, only_known
 from calc.readings import BytesReading, Trial, read_calibration
 from calc.scaling.layout import Layout, read_layout
 
@@ -140,6 +143,8 @@ MAX_GPUS = 1_000_000
 LONGEST_NAME = 200
 NORM_KEYS = ("small_batch", "small_batch_norm", "large_batch", "large_batch_norm")
 NORM_LIMITS = (1e-30, 1e30)
+GPU_KEYS = ("id", "memory_gib", "overhead_gib")
+INTERCONNECT_KEYS = ("node", "network", "adapters_per_node")
 
 DEFAULT_SEQUENCE = 1024
 DEFAULT_TARGET = 128
@@ -373,11 +378,19 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
     """Input sizes: the fields that the task has, with the preset's or the task's defaults."""
     preset = models.preset(model.id) if model.id else None
     config = model.config
+    limited = limits(model.architecture, config)
     filled: dict[str, int] = {}
 
     def size(key: str, default: int | None, high: int) -> int:
-        value = given.get(key)
-        filled[key] = _whole(value, key, 1, high) if value is not None else int(default or 1)
+        value, limit = given.get(key), limited.get(key)
+        if value is None:
+            usual = int(default or 1)
+            filled[key] = usual if limit is None else limit.nearest(usual)
+            return filled[key]
+        filled[key] = _whole(value, key, 1, high)
+        refusal = limit.refusal(filled[key]) if limit is not None else None
+        if refusal:
+            raise ScenarioError(key, refusal)
         return filled[key]
 
     def from_preset(key: str) -> int | None:
@@ -407,10 +420,18 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
     length = 0
     if task is Task.IMAGE_TEXT_CONTRASTIVE:
         longest = int(config["text_config"]["max_position_embeddings"])
-        length = size("sequence_length", from_preset("sequence_length") or longest, longest)
+        length = size("sequence_length", from_preset("sequence_length") or longest, MAX_SEQUENCE)
     elif task is Task.DIFFUSION and given.get("sequence_length") is not None:
         length = size("sequence_length", None, MAX_SEQUENCE)
     return Shape(image_size=image, sequence_length=length), filled
+
+
+def _made_for(model: ModelChoice, shape: Shape) -> ModelChoice:
+    """A vision transformer of torchvision with as many positions as the image has patches: it takes no other."""
+    if model.architecture not in TORCHVISION_TRANSFORMERS or shape.image_size == TORCHVISION_IMAGE_SIZE:
+        return model
+    config = MappingProxyType({**model.config, "image_size": shape.image_size})
+    return replace(model, config=config, key=f"{model.key} for {shape.image_size}")
 
 
 def _gpu(value: object) -> tuple[GpuChoice, Any]:
@@ -421,6 +442,7 @@ def _gpu(value: object) -> tuple[GpuChoice, Any]:
         return GpuChoice(card.id, card.name, card.visible_bytes, card.context_bytes, card), value
     if not isinstance(value, Mapping):
         raise ScenarioError("gpu", f'{_shown(value)} is no GPU: give a preset\'s id or {{"memory_gib": 24}}')
+    only_known(value, GPU_KEYS, "gpu")
     base = gpus.gpu(str(value["id"])) if value.get("id") else None
     if base is None and value.get("memory_gib") is None:
         raise ScenarioError("gpu", "memory_gib is missing: give the card's memory in GiB")
@@ -464,6 +486,15 @@ def _precision(given: Mapping[str, Any], gpu: GpuChoice) -> Precision:
     return Precision.AMP_FP16 if refusal else precision
 
 
+def _attention(given: Mapping[str, Any], gpu: GpuChoice, precision: Precision) -> Attention:
+    """The attention asked for, where the card and the precision have a kernel of it."""
+    attention = _choice(given, "attention", Attention, Attention.SDPA)
+    refusal = gpus.attention_refusal(gpu.catalog, attention, precision)
+    if refusal:
+        raise ScenarioError("attention", refusal)
+    return attention
+
+
 def _loss(given: Mapping[str, Any], task: Task, field_name: str = "loss") -> Loss:
     loss = _choice(given, "loss", Loss, Loss.STANDARD)
     if loss is Loss.FUSED and task not in TEXT_TASKS:
@@ -474,9 +505,7 @@ def _loss(given: Mapping[str, Any], task: Task, field_name: str = "loss") -> Los
 def _check_keys(given: Mapping[str, Any]) -> None:
     if not isinstance(given, Mapping):
         raise ScenarioError("scenario", "a scenario is a JSON object")
-    unknown = next((key for key in given if key not in KEYS), None)
-    if unknown is not None:
-        raise ScenarioError(str(unknown) or "scenario", f"{unknown!r} is no field: allowed are {', '.join(KEYS)}")
+    only_known(given, KEYS)
     infinite = next((key for key, value in given.items() if not _finite(value)), None)
     if infinite is not None:
         raise ScenarioError(infinite, "NaN and Infinity are no numbers: give finite ones")
@@ -506,12 +535,18 @@ def _check_run(given: Mapping[str, Any]) -> None:
         return
     if not isinstance(norms, Mapping):
         raise ScenarioError("gradient_norms", f"{_shown(norms)} is no object with {', '.join(NORM_KEYS)}")
+    only_known(norms, NORM_KEYS, "gradient_norms")
     for key in NORM_KEYS:
         _number(norms.get(key), f"gradient_norms.{key}", *NORM_LIMITS)
 
 
-def _allow(given: Mapping[str, Any], gpu: GpuChoice, task: Task) -> dict[str, list[str]]:
-    """The values that the planner may choose from, by setting; one that is not named is the planner's to widen."""
+def _allow(
+    given: Mapping[str, Any], gpu: GpuChoice, task: Task, own: tuple[Precision, Attention]
+) -> dict[str, list[str]]:
+    """The values that the planner may choose from, by setting; one that is not named is the planner's to widen.
+
+    ``own`` are the scenario's precision and attention, which stand where ``allow`` names no others.
+    """
     value = given.get("allow")
     if value is None:
         return {}
@@ -533,9 +568,20 @@ def _allow(given: Mapping[str, Any], gpu: GpuChoice, task: Task) -> dict[str, li
         refusal = gpus.precision_refusal(gpu.catalog, precision) if gpu.catalog is not None else None
         if refusal:
             raise ScenarioError("allow.precision", refusal)
+    _allow_attention(allowed, gpu, own)
     for loss in allowed.get("loss", ()):
         _loss({"loss": loss}, task, "allow.loss")
     return allowed
+
+
+def _allow_attention(allowed: Mapping[str, list[str]], gpu: GpuChoice, own: tuple[Precision, Attention]) -> None:
+    """Refuse what may not stand together: the planner tries each attention with each precision."""
+    precisions: Sequence[str] = allowed.get("precision") or [own[0]]
+    for attention in allowed.get("attention") or [own[1]]:
+        for precision in precisions:
+            refusal = gpus.attention_refusal(gpu.catalog, attention, precision)
+            if refusal:
+                raise ScenarioError("allow.attention" if "attention" in allowed else "allow.precision", refusal)
 
 
 def _interconnect(given: Mapping[str, Any]) -> Any:
@@ -544,6 +590,8 @@ def _interconnect(given: Mapping[str, Any]) -> Any:
         raise ScenarioError(
             "interconnect", f'{_shown(value)} is no link: give a name, or {{"node": .., "network": ..}}'
         )
+    if isinstance(value, Mapping):
+        only_known(value, INTERCONNECT_KEYS, "interconnect")
     return value
 
 
@@ -567,20 +615,23 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     model = _for_task(given, model)
     task = model.task
     shape, sizes = _shape(given, model, task)
+    model = _made_for(model, shape)
     gpu, gpu_text = _gpu(given.get("gpu"))
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
     _check_run(given)
     if given.get("objective") is not None:
         _choice(given, "objective", Objective, Objective.TIME)
-    _allow(given, gpu, task)
+    precision = _precision(given, gpu)
+    attention = _attention(given, gpu, precision)
+    _allow(given, gpu, task, (precision, attention))
     scenario = Scenario(
         model=model,
         shape=shape,
-        precision=_precision(given, gpu),
+        precision=precision,
         optimizer=_choice(given, "optimizer", Optimizer, Optimizer.ADAMW),
         checkpointing=_choice(given, "checkpointing", Checkpointing, Checkpointing.NONE),
-        attention=_choice(given, "attention", Attention, Attention.SDPA),
+        attention=attention,
         loss=_loss(given, task),
         method=_choice(given, "method", Method, Method.FULL),
         lora_rank=_optional_whole(given, "lora_rank", 1, 65_536) or DEFAULT_LORA_RANK,

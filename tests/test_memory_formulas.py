@@ -17,7 +17,7 @@ from calc.replay.tape import Phase
 from calc.scenario import parse
 
 H100 = "h100-sxm-80gb"
-GPT = {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "activation_function": "gelu"}
+GPT = {"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_positions": 2048, "activation_function": "gelu"}
 BERT = {"model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 LLAMA_2_7B = {
     "model_type": "llama",
@@ -84,7 +84,7 @@ class TestGptBlock:
         assert found[1] == pytest.approx(quadratic, abs=0.01)
 
     def test_gpt_3s_block(self) -> None:
-        gpt_3 = GPT | dropout(0.1) | {"n_embd": 12288, "n_head": 96, "n_positions": 2048}
+        gpt_3 = GPT | dropout(0.1) | {"n_embd": 12288, "n_head": 96}
         found = layer_bytes(gpt_3, precision="bf16", attention="eager", sequence_length=2048)
         assert found == pytest.approx(2.868904e9, rel=1e-3)
 

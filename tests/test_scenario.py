@@ -105,6 +105,11 @@ class TestTask:
         ({"parallelism": {"sequence_parallel": "yes"}}, "parallelism.sequence_parallel"),
         ({"method": "lora", "lora_targets": []}, "lora_targets"),
         ({"method": "lora", "lora_targets": ["no_such_proj"]}, "lora_targets"),
+        ({"parallelism": {"strategey": "fsdp"}}, "parallelism.strategey"),
+        ({"gpu": {"memory_gib": 24, "foo": 1}}, "gpu.foo"),
+        ({"gpu": {"id": "a100-sxm-80gb", "overhead": 1}}, "gpu.overhead"),
+        ({"interconnect": {"nod": "nvlink-4"}, "gpus": 2}, "interconnect.nod"),
+        ({"gradient_norms": {"small": 8}}, "gradient_norms.small"),
         ({"interconnect": 3}, "interconnect"),
         ({"dataset": ["imagenet"]}, "dataset"),
         ({"gradient_norms": {"small_batch": 8}}, "gradient_norms.small_batch_norm"),
@@ -117,3 +122,55 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
         evaluate({"model": "gpt2", **changes})
     assert error.value.field == field
     assert len(error.value.message.split()) > 2
+
+
+def test_an_unknown_key_comes_with_those_that_are_allowed() -> None:
+    with pytest.raises(ScenarioError, match=r"allowed are strategy, tensor, .*, cpu_offload"):
+        parse({"model": "gpt2", "parallelism": {"strategey": "fsdp"}})
+    with pytest.raises(ScenarioError, match="allowed are id, memory_gib, overhead_gib"):
+        parse({"model": "gpt2", "gpu": {"memory_gib": 24, "foo": 1}})
+
+
+FLASH = {"model": "gpt2", "attention": "flash-attention-2"}
+
+
+class TestFlashAttention:
+    """What the package's flash_api.cpp raises: "FlashAttention only supports Ampere GPUs or newer.", "FlashAttention
+    only support fp16 and bf16 data type".
+    """
+
+    @pytest.mark.parametrize("gpu", ["v100-sxm-16gb", "t4-16gb", "gtx-1080-ti-11gb", "rtx-2080-ti-11gb"])
+    @pytest.mark.parametrize("precision", [None, "amp-fp16"])
+    def test_has_no_kernel_for_cards_before_ampere(self, gpu: str, precision: str | None) -> None:
+        with pytest.raises(ScenarioError, match="Ampere") as error:
+            parse({**FLASH, "gpu": gpu, "precision": precision})
+        assert error.value.field == "attention"
+
+    @pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "rtx-3090-24gb", "l4-24gb", "h100-sxm-80gb", "b200-180gb"])
+    def test_runs_on_ampere_and_what_came_after(self, gpu: str) -> None:
+        for precision in ("amp-fp16", "amp-bf16", "fp16", "bf16", "bf16-master"):
+            assert parse({**FLASH, "gpu": gpu, "precision": precision}).attention == "flash-attention-2"
+
+    @pytest.mark.parametrize("precision", ["fp32", "tf32"])
+    def test_takes_two_bytes_a_number(self, precision: str) -> None:
+        for gpu in ("h100-sxm-80gb", {"memory_gib": 24}):
+            with pytest.raises(ScenarioError, match="fp16 and bf16") as error:
+                parse({**FLASH, "gpu": gpu, "precision": precision})
+            assert error.value.field == "attention"
+
+    @pytest.mark.parametrize("gpu", ["mi300x-192gb", {"memory_gib": 24}])
+    def test_nothing_is_known_against_other_cards(self, gpu: Any) -> None:
+        assert parse({**FLASH, "gpu": gpu}).attention == "flash-attention-2"
+
+    @pytest.mark.parametrize(
+        ("changes", "allow", "field"),
+        [
+            ({"gpu": "t4-16gb"}, {"attention": ["sdpa", "flash-attention-2"]}, "allow.attention"),
+            ({}, {"attention": ["flash-attention-2"], "precision": ["fp32", "bf16"]}, "allow.attention"),
+            ({"attention": "flash-attention-2"}, {"precision": ["fp32", "bf16"]}, "allow.precision"),
+        ],
+    )
+    def test_the_planner_is_not_let_into_it(self, changes: dict[str, Any], allow: dict[str, Any], field: str) -> None:
+        with pytest.raises(ScenarioError, match="flash-attention-2") as error:
+            parse({"model": "gpt2", "gpu": "h100-sxm-80gb", **changes, "allow": allow})
+        assert error.value.field == field

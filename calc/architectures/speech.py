@@ -11,7 +11,7 @@ from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import BatchNorm, Blocks, Conv, Embedding, LayerNorm
 from calc.replay.ops import Heads
-from calc.replay.tape import Dtype, Tensor
+from calc.replay.tape import Dtype, Tensor, TooSmallError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -263,7 +263,7 @@ class Wav2Vec2:
 
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         samples = shape.audio_frames
-        labels = shape.target_length or samples * CHARACTERS_PER_SECOND // SAMPLES_PER_SECOND
+        labels = shape.target_length or max(1, samples * CHARACTERS_PER_SECOND // SAMPLES_PER_SECOND)
         wave = tape.leaf(tape.batch_input((1, samples), self.dtype))
         token_batch(tape, labels)
         x, features = self._features(tape, wave)
@@ -286,8 +286,14 @@ class Wav2Vec2:
                 features = self.feature_norm(features)
             x = ops.dropout(self.projection(features), self.config["feat_proj_dropout"])
             if self.masked_frame is not None and self.config["apply_spec_augment"]:
+                self._check_spans(frames)
                 x = _overwrite_spans(x, self.masked_frame)
             return x, features
+
+    def _check_spans(self, frames: int) -> None:
+        """The library masks whole spans of frames and refuses fewer frames than one has (_compute_mask_indices)."""
+        if self.config["mask_time_prob"] > 0 and frames < self.config["mask_time_length"]:
+            raise TooSmallError(f"{frames} frames are fewer than a masked span has")
 
     def _encode(self, tape: Tape, x: Tensor) -> Tensor:
         dropout = self.config["hidden_dropout"]

@@ -12,6 +12,7 @@ from calc.architectures.vision_transformers import biased_attention, position_bi
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm
 from calc.replay.ops import Heads
+from calc.replay.tape import TooSmallError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +80,11 @@ class Layer:
         self.down = build.linear("fc2", inner, width)
 
     def __call__(self, x: Tensor, *, side: int) -> Tensor:
-        tape, width = x.tape, x.shape[-1]
-        window = min(self.window, side)
-        shifted = self.shifted and side > self.window
+        tape, width, window = x.tape, x.shape[-1], self.window
+        if side < window:
+            # The library cuts the window to the image, and then its table of biases fits no more.
+            raise TooSmallError(f"{side} patches on a side do not fill a window of {window}")
+        shifted = self.shifted and side > window
         padded = padded_side(side, window)
         area = window * window
         with tape.within("attention"):
@@ -155,7 +158,7 @@ class Swin:
     def loss(self, tape: Tape, shape: Shape) -> Tensor:
         x = image_batch(tape, self.build, shape.image_size, channels=self.channels)
         with tape.within("stem"):
-            x = self.projection(x)
+            x = self.projection(_padded(x, self.projection.stride[0]))
             side = x.shape[1]
             x = self.stem_norm(x.view(side * side, x.shape[0]))
             if self.positions is not None:
@@ -177,6 +180,13 @@ class Swin:
             with tape.within("stages"):
                 x = self.merging[index](x, side)
         return x
+
+
+def _padded(images: Tensor, patch: int) -> Tensor:
+    """Zeros at the edges where patches do not fill the image (SwinPatchEmbeddings.maybe_pad)."""
+    size = images.shape[1]
+    full = -(-size // patch) * patch
+    return images if full == size else ops.refit(images, (images.shape[0], full, full))
 
 
 def _layer(build: Build, config: Mapping[str, Any], width: int, heads: int, first_stage: bool, index: int) -> Layer:  # noqa: FBT001

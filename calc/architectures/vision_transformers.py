@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from calc.architectures.activations import activation
 from calc.architectures.attention import attend, eager
 from calc.architectures.images import classification_loss, drop_path, image_batch, linear_rates
+from calc.errors import ScenarioError
 from calc.replay import ops
 from calc.replay.layers import Blocks, Conv, LayerNorm, Linear
 from calc.replay.ops import Heads
@@ -498,12 +499,21 @@ TORCHVISION_IMAGE_SIZE = 224
 
 
 def torchvision_vit(build: Build, config: Mapping[str, Any]) -> ImageClassifier:
-    """torchvision's VisionTransformer by name (torchvision/models/vision_transformer.py)."""
+    """torchvision's VisionTransformer by name, made for the image's size (torchvision/models/vision_transformer.py).
+
+    Raises
+    ------
+    ScenarioError
+        Where patches do not fill the image: "Input shape indivisible by patch size!" (VisionTransformer.__init__).
+    """
     variant = VARIANTS[config["name"]]
+    image = config.get("image_size", TORCHVISION_IMAGE_SIZE)
+    if image % variant.patch:
+        raise ScenarioError("image_size", f"{image} is no multiple of {variant.patch}, the side of its patches")
     sizes = {
         "hidden_size": variant.hidden,
         "patch_size": variant.patch,
-        "image_size": TORCHVISION_IMAGE_SIZE,
+        "image_size": image,
         "num_channels": 3,
         "num_hidden_layers": variant.layers,
     }

@@ -50,6 +50,10 @@ _FIRST_WITH = {
     "fp8": "NVIDIA's Ada (8.9) and Hopper (9.0), AMD's CDNA 3 and RDNA 4",
     "fp16": "NVIDIA's Pascal",
 }
+FLASH_ATTENTION_2 = "flash-attention-2"
+FLASH_CAPABILITY = (8, 0)
+"""The least compute capability that the package flash-attn has kernels for: "FlashAttention only supports Ampere GPUs
+or newer" (csrc/flash_attn/flash_api.cpp, mha_fwd)."""
 _PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -246,6 +250,25 @@ def precision_refusal(card: Gpu, precision: str) -> str | None:
         f"{card.name} ({which}) does not compute in {missing}; it came with {_FIRST_WITH[missing]}. "
         f"Choose {' or '.join(alternatives)}"
     )
+
+
+def attention_refusal(card: Gpu | None, attention: str, precision: str) -> str | None:
+    """Return why an attention implementation cannot run and what to choose instead, or None where it can.
+
+    flash-attn takes fp16 and bf16 alone, on NVIDIA's Ampere and newer (csrc/flash_attn/flash_api.cpp, mha_fwd). Of
+    AMD's cards it has kernels of its own, and of a card given by its size nothing is known: both are taken.
+    """
+    if attention != FLASH_ATTENTION_2:
+        return None
+    capability = card.compute_capability if card is not None else None
+    if card is not None and capability is not None and capability < FLASH_CAPABILITY:
+        return (
+            f"{card.name} ({card.architecture}, compute capability {capability[0]}.{capability[1]}) has no kernel of "
+            f"{attention}, which needs {FLASH_CAPABILITY[0]}.{FLASH_CAPABILITY[1]} (Ampere) or newer. Choose sdpa"
+        )
+    if FORMATS_BY_PRECISION[precision][0] in ("fp32", "tf32"):
+        return f"{attention} takes fp16 and bf16 alone, not {precision}: choose sdpa, or amp-bf16 as precision"
+    return None
 
 
 def matrix_flops_per_second(card: Gpu, precision: str) -> float:

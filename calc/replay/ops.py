@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from calc.replay.tape import Dtype, Fused, Tensor
+from calc.replay.tape import Dtype, Fused, Tensor, something_of
 from calc.replay.workspaces import (
     ConvolutionSizes,
     convolution_forward,
@@ -1126,6 +1126,7 @@ def convolution(
     gradient is NHWC already and nothing is copied for it. Where a workspace cannot be allocated, torch takes cuDNN's
     next engine (aten/src/ATen/native/cudnn/Conv_v8.cpp, try_configs).
     """
+    something_of(out_shape)
     tape = x.tape
     low = tape.autocast.dtype if tape.autocast is not None else x.dtype
     w = cast(weight, low) if isinstance(weight, Tensor) else tape.cast_parameter(weight, low)
@@ -1220,6 +1221,7 @@ def pooled(
 
 def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     """``nn.MaxPool2d``: keeps input and the indices of the maxima (8 bytes an output)."""
+    something_of(out_shape)
     tape = x.tape
     if tape.recording and x.requires_grad:
         tape.saves()
@@ -1258,6 +1260,7 @@ def refit(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
 
 def average_pool(x: Tensor, out_shape: tuple[int, ...], *, keeps_input: bool = True) -> Tensor:
     """``nn.AvgPool2d`` and adaptive average pooling: autograd keeps the input (a mean over all positions does not)."""
+    something_of(out_shape)
     tape = x.tape
     if keeps_input and tape.recording and x.requires_grad:
         tape.saves()

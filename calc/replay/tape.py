@@ -36,6 +36,20 @@ class Dtype(Enum):
         self.rank = rank
 
 
+class TooSmallError(ValueError):
+    """The input leaves some layer of the model nothing to work on."""
+
+
+def something_of(shape: tuple[int, ...]) -> None:
+    """Refuse an input, or the result of a layer that makes it smaller, with no element.
+
+    torch's convolutions and poolings do so: "Kernel size can't be greater than actual input size" and "Output size is
+    too small" (aten/src/ATen/native/Convolution.cpp, check_shape_forward; Pool.h, pool2d_shape_check).
+    """
+    if min(shape, default=1) < 1:
+        raise TooSmallError(f"no element is left: {shape}")
+
+
 WORKSPACE = "workspace"
 """Label of what kernels take for their own run."""
 
@@ -287,6 +301,7 @@ class Tape:
 
     def batch_input(self, shape: tuple[int, ...], dtype: Dtype) -> Tensor:
         """Images, labels and the like: the training loop holds them for the whole step."""
+        something_of(shape)
         with self.within("inputs"):
             made = self.empty(shape, dtype, batched=True)
         self._inputs.append(made)

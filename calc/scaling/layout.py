@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from calc.errors import ScenarioError
+from calc.errors import ScenarioError, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+DEGREES = ("tensor", "pipeline", "context", "expert")
+KEYS = ("strategy", *DEGREES, "sequence_parallel", "cpu_offload")
 
 
 class Strategy(StrEnum):
@@ -90,9 +94,10 @@ def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
     Raises
     ------
     ScenarioError
-        If a word is unknown or the degrees do not divide the GPUs.
+        If a key or a word is unknown or the degrees do not divide the GPUs.
     """
-    degrees = {key: _whole(parallelism, key) for key in ("tensor", "pipeline", "context", "expert")}
+    only_known(parallelism, KEYS, "parallelism")
+    degrees = {key: _whole(parallelism, key) for key in DEGREES}
     strategy = Strategy(_word(parallelism, "strategy", Strategy, Strategy.DDP))
     cpu_offload = Offload(_word(parallelism, "cpu_offload", Offload, Offload.NONE))
     split = degrees["tensor"] * degrees["pipeline"] * degrees["context"]

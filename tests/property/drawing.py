@@ -82,13 +82,16 @@ def scenarios(draw: st.DrawFn, *, several_gpus: bool = True) -> dict[str, Any]:
         for precision in values(Precision)
         if not isinstance(card, str) or gpus.precision_refusal(gpus.gpu(card), precision) is None
     ]
+    precision = draw(st.sampled_from(allowed))
+    known = gpus.gpu(card) if isinstance(card, str) else None
+    kernels = [kind for kind in values(Attention) if gpus.attention_refusal(known, kind, precision) is None]
     given: dict[str, Any] = {
         "model": model,
         "gpu": card,
-        "precision": draw(st.sampled_from(allowed)),
+        "precision": precision,
         "optimizer": draw(st.sampled_from(values(Optimizer))),
         "checkpointing": draw(st.sampled_from(values(Checkpointing))),
-        "attention": draw(st.sampled_from(values(Attention))),
+        "attention": draw(st.sampled_from(kernels)),
         "method": draw(st.sampled_from(values(Method))),
         "zero_grad": draw(st.sampled_from(values(ZeroGrad))),
     }
