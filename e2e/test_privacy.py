@@ -123,8 +123,8 @@ def test_no_feature_lets_anything_out(watched: tuple[Page, Watch], server: Stati
     # Again, now through the service worker.
     page.reload()
     until(page, "ready")
-    page.locator("#sequence_length").fill("1357")
-    expect(page.locator("#results")).to_have_attribute("data-scenario", "sequence_length=1357")
+    page.locator("#micro_batch").fill("1357")
+    expect(page.locator("#results")).to_have_attribute("data-scenario", "micro_batch=1357")
     watch.assert_nothing_left()
 
 
