@@ -284,10 +284,14 @@ class Work:
             self.operations[1] * host.operation_seconds + checkpointing,
         )
         launched = finished = 0.0
-        for _ in range(accumulation_steps):
-            for on_host, on_device in zip(launching, device, strict=True):
-                finished = max(max(finished, launched) + on_device, launched + on_host)
-                launched += on_host
+        for on_host, on_device in zip(launching, device, strict=True):
+            finished = max(max(finished, launched) + on_device, launched + on_host)
+            launched += on_host
+        # The GPU's lag behind the host after a pass grows by what a pass takes it longer, or stays: each further pass
+        # takes as long as the slower of the two.
+        further = accumulation_steps - 1
+        finished += further * max(fsum(device), fsum(launching))
+        launched += further * fsum(launching)
         if self.optimizer.waits:
             launched = finished
         launched += self.optimizer.tensors * host.parameter_seconds + self.optimizer.launches * host.launch_seconds

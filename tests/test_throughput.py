@@ -207,6 +207,18 @@ def test_accumulation_updates_once() -> None:
     assert 3 * one.seconds < four.seconds < 4 * one.seconds
 
 
+@pytest.mark.parametrize("micro_batch", [1, 4, 64])
+def test_each_further_pass_takes_as_long_however_many_there_are(micro_batch: int) -> None:
+    step, precision = work(GPT2)
+
+    def seconds(passes: int) -> float:
+        return step.time(micro_batch, H100, precision, passes).seconds
+
+    each = seconds(3) - seconds(2)
+    assert seconds(4) - seconds(3) == pytest.approx(each)
+    assert seconds(100_000_000) == pytest.approx(seconds(2) + (100_000_000 - 2) * each)
+
+
 def test_fp16_scaling_makes_the_host_wait() -> None:
     assert optimizer_step(Optimizer.ADAMW, Precision.AMP_FP16).waits
     assert not optimizer_step(Optimizer.ADAMW, Precision.AMP_BF16).waits
