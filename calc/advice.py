@@ -365,7 +365,7 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
         taken = _until_fits(at_largest, order, evaluate)
         if taken is None:
             continue
-        for lever in reversed(list(taken)):
+        for lever in reversed(taken):
             fewer = [other for other in taken if other is not lever]
             if _fits(at_largest, fewer, evaluate):
                 taken = fewer

@@ -24,6 +24,7 @@ from calc.preconditions import (
 from calc.run_settings import RunSettings, settings
 from calc.scaling.layout import read_layout
 from calc.summary import gib
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,7 +86,7 @@ def _call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _update(run: RunSettings) -> str:
-    return f"{run.global_batch} {'sample' if run.global_batch == 1 else 'samples'} per update"
+    return f"{counted(run.global_batch, 'sample', said=str(run.global_batch))} per update"
 
 
 def _on_deepspeed(run: RunSettings) -> bool:
@@ -205,7 +206,7 @@ def training_arguments(run: RunSettings) -> str:
     arguments |= _trainer_sharding(run)
     if run.optimizer == "galore-adamw":
         arguments["optim_target_modules"] = ["attn", "mlp"]
-    lines = [f"# {HEADER}", f"# {_update(run)} on {run.gpus} {'GPU' if run.gpus == 1 else 'GPUs'}."]
+    lines = [f"# {HEADER}", f"# {_update(run)} on {counted(run.gpus, 'GPU', said=str(run.gpus))}."]
     if run.precision == "fp8":
         lines.append("# fp8 is switched on by Accelerate: see accelerate.yaml.")
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
