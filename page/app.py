@@ -425,7 +425,7 @@ class Page:
             await asyncio.sleep(soon)
             turn, scenario = self.drawable
             # At another width of the window the same scenario is drawn again, and nothing else is new.
-            new, drawn = turn != drawn, turn
+            new = turn != drawn
             self.room = self.width(by_id("results"))
             figures = [
                 place.getAttribute("data-figure")
@@ -436,17 +436,27 @@ class Page:
             await self.draw_nearest(figures, turn, scenario, in_view=True, least=0 if rest else 1)
             if turn == self.latest:
                 mark("app:ready")
-            await asyncio.sleep(rest)
+            if rest and await self.are_wanted_within(rest):
+                continue
             await self.draw_nearest(figures, turn, scenario)
             soon, rest = FIGURE_PAUSE_SECONDS, REST_PAUSE_SECONDS
             if turn == self.latest:
                 mark("app:figures")
             for key in self.later if new else ():
                 await self.show_later(key, turn, scenario)
+            drawn = turn
             if turn == self.latest:
                 app("ready")
                 if new:
                     await self.ask_cards(turn, scenario)
+
+    async def are_wanted_within(self, seconds: float) -> bool:
+        """Wait so long, or until figures are wanted anew."""
+        try:
+            await asyncio.wait_for(self.figures_wanted.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
 
     async def draw_nearest(
         self, figures: list[str], turn: int, scenario: str, *, in_view: bool = False, least: int = 0
