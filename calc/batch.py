@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CAPACITY_PROBES = 4
 SAFE_TOLERANCE = 64
 """The safe micro-batch is found to within a 64th below: it is a margin, not a limit."""
+NEAR = 4
+"""Between micro-batches so near to each other the one in the middle is tried next."""
 LARGEST = 1 << 26
 """Beyond this many samples a micro-batch is no question of memory."""
 
@@ -65,14 +67,19 @@ def tensors_fit(memory: StepMemory, limit_bytes: int) -> int:
 
 
 def steps_fit(memory: StepMemory, limit_bytes: int) -> int:
-    """The largest micro-batch that trains, found downwards from where the tensors fit by what is lacking."""
+    """The largest micro-batch that trains: at least what never gives memory back, at most what the tensors fit.
+
+    Where these are far apart it is sought downwards from the latter by what is lacking.
+    """
     at_most = tensors_fit(memory, limit_bytes)
-    if at_most == 0:
-        return 0
+    low, high = _without_release(memory, limit_bytes, at_most), at_most + 1
+    if high - low == 1:
+        return low
     per_sample = _bytes_per_sample(memory, at_most)
-    low, high = 0, at_most + 1
     probe, stride = at_most, 0
     while high - low > 1:
+        if probe <= low or high - low <= NEAR:
+            probe = (low + high) // 2
         missing = memory.missing_bytes(probe, limit_bytes)
         if missing:
             high = probe
@@ -82,21 +89,20 @@ def steps_fit(memory: StepMemory, limit_bytes: int) -> int:
             # What is missing is no good measure where it does not shrink with the micro-batch.
             stride = max(2 * stride, -(-missing // per_sample))
             probe -= stride
-            if probe <= low:
-                probe = (low + high) // 2
         else:
             low = probe
-            probe = (low + high) // 2 if high - low > 3 else low + 1
+            probe = (low + high) // 2
     return low
 
 
 def band(memory: StepMemory, limit_bytes: int) -> Band:
     """The largest micro-batches under a limit on what the allocator may reserve."""
     expected = steps_fit(memory, limit_bytes)
+    optimistic = tensors_fit(memory, limit_bytes)
     return Band(
-        _without_release(memory, limit_bytes, expected) if expected else 0,
+        _safe(memory, limit_bytes, expected, optimistic),
         expected,
-        tensors_fit(memory, limit_bytes),
+        optimistic,
         _needed_bytes(memory, expected + 1, limit_bytes),
     )
 
@@ -122,10 +128,18 @@ def _needed_bytes(memory: StepMemory, micro_batch: int, limit_bytes: int) -> int
     return enough
 
 
-def _without_release(memory: StepMemory, limit_bytes: int, expected: int) -> int:
+def _safe(memory: StepMemory, limit_bytes: int, expected: int, at_most: int) -> int:
+    if expected:
+        allocation = memory.allocate_within(expected, limit_bytes)
+        if not (allocation.released or allocation.lean):
+            return expected
+    return _without_release(memory, limit_bytes, at_most)
+
+
+def _without_release(memory: StepMemory, limit_bytes: int, at_most: int) -> int:
     """The largest micro-batch whose cached memory never has to be given back, or up to a 64th less."""
-    low, high = 0, expected + 1
-    probe = expected
+    low, high = 0, at_most + 1
+    probe = at_most
     while high - low > max(1, low // SAFE_TOLERANCE):
         reserved = memory.allocate(probe).reserved_bytes
         if reserved <= limit_bytes:

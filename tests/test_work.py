@@ -58,10 +58,11 @@ def test_ten_times_the_layers_are_under_five_times_the_requests(checkpointing: s
     assert many < 5 * few
 
 
-def test_a_change_runs_few_steps(steps: Counter[int]) -> None:
-    evaluate({"model": "gpt2", "gpu": "rtx-4090-24gb", "sequence_length": 533})
-    # The largest that trains, and the next, on this card and with all the memory that it asks for.
-    assert sum(steps.values()) <= 3
+# With all the memory that it asks for what the tensors allow, and less until it fits; on this card the next one.
+@pytest.mark.parametrize(("sequence_length", "runs"), [(533, 3), (513, 4), (545, 4)])
+def test_a_change_runs_few_steps(steps: Counter[int], sequence_length: int, runs: int) -> None:
+    evaluate({"model": "gpt2", "gpu": "rtx-4090-24gb", "sequence_length": sequence_length})
+    assert sum(steps.values()) <= runs
 
 
 def test_accumulation_looks_for_one_largest_micro_batch_more_and_not_for_two_bands(steps: Counter[int]) -> None:
