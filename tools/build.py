@@ -6,6 +6,7 @@ written only where it changed, and what the sources no longer give is removed.
 
 import argparse
 import base64
+import fnmatch
 import hashlib
 import html
 import json
@@ -90,6 +91,13 @@ LOADER_AT_ONCE = (
     ("async function _createPyodideModule(", "const _createPyodideModule=(async function("),
     ("return moduleRtn}export default", "return moduleRtn});export default"),
 )
+
+# Of PyScript's own Python package, what the page's modules import; MicroPython would compile the rest at each start.
+PYSCRIPT_PACKAGE = ("__init__.py", "context.py", "ffi.py", "util.py")
+PYSCRIPT_CORE = "vendor/pyscript/core-*.js"
+PACKAGE_MARK = "{pyscript:"
+IMPORT_FROM_PACKAGE = re.compile(r"\bfrom pyscript\.(\w+) import ")
+CHANGED = "// Changed: without the modules of the pyscript package that this page does not use (tools/build.py).\n"
 
 # Where sw.js wants the list of files; the name is the one that Workbox's own tools look for.
 OFFLINE_FILES_MARK = b"self.__WB_MANIFEST"
@@ -190,6 +198,19 @@ def main_thread_pack() -> bytes:
     return squeezed(pack)
 
 
+def with_lean_package(core: str) -> str:
+    """Take out of PyScript's core the modules of its Python package that the page does not use, and their imports."""
+    place = core.index(PACKAGE_MARK) + len(PACKAGE_MARK)
+    package, end = json.JSONDecoder().raw_decode(core, place)
+    lean = {name: package[name] for name in PYSCRIPT_PACKAGE}
+    lean["__init__.py"] = "\n".join(
+        line
+        for line in lean["__init__.py"].splitlines()
+        if not (found := IMPORT_FROM_PACKAGE.search(line)) or f"{found[1]}.py" in lean
+    )
+    return CHANGED + core[:place] + json.dumps(lean, separators=(",", ":")) + core[end:]
+
+
 def fetched_early(page: str) -> str:
     """Put PyScript's configuration into the page, and links to what it asks for late, for static/early.js."""
     text = json.dumps(configuration(), separators=(",", ":"))
@@ -241,6 +262,8 @@ def site(cache: Path) -> dict[str, bytes]:
     for old, new in LOADER_AT_ONCE:
         loader = once(loader, old, new)
     files[PYODIDE_LOADER] = loader.encode()
+    for name in fnmatch.filter(files, PYSCRIPT_CORE):
+        files[name] = with_lean_package(files[name].decode()).encode()
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
