@@ -1,10 +1,15 @@
 """Starts the page's Python (MicroPython, main thread), in steps between which the page reacts."""
 
 import asyncio
+import io
+import json
 import os
+import sys
 
-import deflate
 from pyscript import window
+
+# Otherwise looked for in the file system again by each module that imports it.
+sys.modules["json"] = json
 
 # A step between two breaths takes as long as one module does, or this: each breath costs 4 ms, the browser's least.
 STEP_MILLISECONDS = 6
@@ -13,11 +18,12 @@ STEP_MILLISECONDS = 6
 def unpack(name: str) -> None:
     """Write out what the build packed: for each file a line with its name and size, then its bytes."""
     os.mkdir("page")
-    # MicroPython's `deflate`, which is no other of this name.
-    with open(name, "rb") as packed, deflate.DeflateIO(packed, deflate.GZIP) as pack:  # type: ignore[attr-defined]
-        while line := pack.readline().split():
-            with open(line[0], "wb") as file:
-                file.write(pack.read(int(line[1])))
+    # At once: each reading, of 256 bytes else, is a call of the file system in JavaScript.
+    with open(name, "rb") as file:
+        pack = io.BytesIO(file.read(os.stat(name)[6]))
+    while line := pack.readline().split():
+        with open(line[0], "wb") as file:
+            file.write(pack.read(int(line[1])))
 
 
 # What page/app.py imports, what is imported by others first: each is a step.

@@ -26,7 +26,6 @@ from tools.examples import FOLDER as EXAMPLES
 from tools.examples import examples
 from tools.prerender import prerender
 from tools.repack import packed
-from tools.squeeze import squeezed
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE_MODULES = ROOT / "node_modules"
@@ -97,7 +96,19 @@ PYSCRIPT_PACKAGE = ("__init__.py", "context.py", "ffi.py", "util.py")
 PYSCRIPT_CORE = "vendor/pyscript/core-*.js"
 PACKAGE_MARK = "{pyscript:"
 IMPORT_FROM_PACKAGE = re.compile(r"\bfrom pyscript\.(\w+) import ")
-CHANGED = "// Changed: without the modules of the pyscript package that this page does not use (tools/build.py).\n"
+# It also looks through all attributes of all elements for those that name a Python function, such as mpy-click.
+EVENT_ATTRIBUTES = ("if(fn.length)for(let{name:t,ownerElement:n}of _n(", "if(0)for(let{name:t,ownerElement:n}of _n(")
+CHANGED = "// Changed by tools/build.py: without event attributes, and what the page lacks of the pyscript package.\n"
+
+# Each module that is imported is looked for under several names, and its file system made an error with a trace of the
+# stack for each that is not there: a fifth of MicroPython's own start.
+MICROPYTHON_LOADER = "vendor/micropython/micropython.mjs"
+ERROR_WITHOUT_TRACE = (
+    """ErrnoError:class extends Error{name="ErrnoError";constructor(errno){for(var key in super(runtimeInitialized?\
+(errno=>UTF8ToString(_strerror(errno)))(errno):""),this.errno=errno,ERRNO_CODES)\
+if(ERRNO_CODES[key]===errno){this.code=key;break}}}""",
+    """ErrnoError:class{name="ErrnoError";constructor(errno){this.errno=errno}}""",
+)
 
 # Where sw.js wants the list of files; the name is the one that Workbox's own tools look for.
 OFFLINE_FILES_MARK = b"self.__WB_MANIFEST"
@@ -190,16 +201,19 @@ def byte_code(path: Path) -> bytes:
 
 
 def main_thread_pack() -> bytes:
-    """Pack the main thread's modules for main.py: for each a line with its name and size, then its bytes."""
+    """Pack the main thread's modules for main.py: for each a line with its name and size, then its bytes.
+
+    Not compressed: MicroPython would take longer to unpack it than most lines to bring the 20 kB more.
+    """
     files = {f"page/{name}.mpy": byte_code(ROOT / f"page/{name}.py") for name in MAIN_THREAD_MODULES}
     # MicroPython has no module of this name, and looks for it beside main.py.
     files["typing.mpy"] = byte_code(ROOT / "page/typing.py")
-    pack = b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
-    return squeezed(pack)
+    return b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
 
 
-def with_lean_package(core: str) -> str:
-    """Take out of PyScript's core the modules of its Python package that the page does not use, and their imports."""
+def lean_pyscript(core: str) -> str:
+    """Take out of PyScript's core what the page does not use of its Python package, and event attributes."""
+    core = once(core, *EVENT_ATTRIBUTES)
     place = core.index(PACKAGE_MARK) + len(PACKAGE_MARK)
     package, end = json.JSONDecoder().raw_decode(core, place)
     lean = {name: package[name] for name in PYSCRIPT_PACKAGE}
@@ -262,8 +276,9 @@ def site(cache: Path) -> dict[str, bytes]:
     for old, new in LOADER_AT_ONCE:
         loader = once(loader, old, new)
     files[PYODIDE_LOADER] = loader.encode()
+    files[MICROPYTHON_LOADER] = once(files[MICROPYTHON_LOADER].decode(), *ERROR_WITHOUT_TRACE).encode()
     for name in fnmatch.filter(files, PYSCRIPT_CORE):
-        files[name] = with_lean_package(files[name].decode()).encode()
+        files[name] = lean_pyscript(files[name].decode()).encode()
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
