@@ -94,7 +94,7 @@ $(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools
 	$(BIN)/python -m tools.squeeze $(CACHE)/snapshot
 	touch $@
 
-$(SITE): tools/build.py tools/prerender.py tools/article.py tools/lean.py tools/embed.py tools/examples.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
+$(SITE): tools/build.py tools/loaders.py tools/prerender.py tools/article.py tools/lean.py tools/embed.py tools/examples.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
 	$(BIN)/python -m tools.build $(CACHE) _site
 	touch $@
 

@@ -10,7 +10,10 @@ function restoreMemory(module, initial, trampoline, { memory, ranges }) {
   const ownTrampoline = module.HEAPU32[trampoline >> 2];
   const used = module.HEAPU32[module._emscripten_get_sbrk_ptr() >> 2];
   const [words, changes] = [initial, memory].map(({ buffer }) => new Uint32Array(buffer, 0, initial.length / 4));
-  for (let i = 0; i < words.length; i++) words[i] ^= changes[i];
+  // Elsewhere there is no change.
+  for (const [start, end] of ranges) {
+    for (let i = start / 4, last = Math.min(end / 4, words.length); i < last; i++) words[i] ^= changes[i];
+  }
   module.HEAPU8.fill(0, initial.length, used);
   module.HEAPU8.set(initial);
   for (const [start, end] of ranges) {
@@ -34,7 +37,8 @@ function reserve(table, { table: sizes }) {
 function link(module, table, { libraries, pointers, addresses }, modules) {
   const { loadedLibsByName, loadedLibsByHandle } = module.LDSO;
   const main = loadedLibsByName.__main__.exports;
-  const address = (symbol) => (module.GOT[symbol] ??= new WebAssembly.Global({ value: "i32", mutable: true }, -1));
+  const anyOf = new Set();
+  const address = (symbol) => module.GOTHandler.get(anyOf, symbol);
   for (const [symbol, value] of Object.entries(addresses)) address(symbol).value = value;
   const addressBook = new Proxy({}, { get: (_, symbol) => address(symbol) });
 

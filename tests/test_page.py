@@ -156,7 +156,7 @@ def imports(path: Path) -> set[str]:
 
 
 def test_the_main_thread_imports_only_what_micropython_has() -> None:
-    allowed = {"asyncio", "deflate", "os", "json", "math", "page", "pyscript", "typing"}
+    allowed = {"asyncio", "io", "json", "math", "os", "page", "pyscript", "sys", "typing"}
     for name in main_thread_files():
         assert {module.partition(".")[0] for module in imports(ROOT / name)} <= allowed, name
 

