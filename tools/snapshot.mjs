@@ -1,14 +1,15 @@
 // Makes the boot snapshot: the memory of a Pyodide that has imported all that the page's worker needs and drawn every
 // figure, so that the worker starts where this one ends. static/snapshot.mjs puts it back.
-// usage: node tools/snapshot.mjs REPACKED OUT
+// usage: node tools/snapshot.mjs PYODIDE REPACKED OUT
+//   PYODIDE   the loader and the WebAssembly as tools/exports.mjs made them
 //   REPACKED  the runtime as tools/repack.py made it
 //   OUT       gets runtime.bin (the libraries, and memory before `calc`), calc.bin (what `calc` changes in it, so that a
 //             change of `calc` leaves the large file as it is) and start.json. static/snapshot.mjs describes them.
 import { createHash } from "node:crypto";
 import fs from "node:fs";
 import path from "node:path";
+import { pathToFileURL } from "node:url";
 import zlib from "node:zlib";
-import { loadPyodide } from "pyodide";
 
 // Without this Node shows the whole line of the library that failed, a megabyte of it.
 process.on("uncaughtException", ({ message }) => {
@@ -16,7 +17,8 @@ process.on("uncaughtException", ({ message }) => {
   process.exit(1);
 });
 
-const [repacked, out] = process.argv.slice(2).map((folder) => path.resolve(folder));
+const [lean, repacked, out] = process.argv.slice(2).map((folder) => path.resolve(folder));
+const { loadPyodide } = await import(pathToFileURL(path.join(lean, "pyodide.mjs")));
 const FONT = "matplotlib/mpl-data/fonts/ttf/DejaVuSans.ttf";
 const HOME = "/home/pyodide";
 const BLOCK_BYTES = 1024;

@@ -4,8 +4,10 @@ Run by run.mjs inside Pyodide; the page's Python has no pytest.
 """
 
 import hashlib
+import importlib
 import io
 import json
+import pathlib
 import re
 import warnings
 from collections.abc import Callable
@@ -138,6 +140,16 @@ def standard_library_at_large() -> str:
     return str([rows, *map(str, numbers), found, ET.fromstring("<a><b/></a>")[0].tag])  # noqa: S314
 
 
+def every_library() -> str:
+    import numpy.fft  # noqa: F401, PLC0415 - none that is there from the start: it brings all of them
+
+    folder = pathlib.Path(np.__file__).parent.parent
+    names = sorted(
+        ".".join(path.relative_to(folder).with_name(path.name.partition(".")[0]).parts) for path in folder.rglob("*.so")
+    )
+    return str([(name, raised(lambda name=name: importlib.import_module(name))) for name in names])
+
+
 def modules_that_do_not_exist() -> str:
     return raised(lambda: __import__("no_such_module")).split("\n")[0]
 
@@ -162,6 +174,7 @@ CHECKS = {
         fourier,
         random_numbers,
         standard_library_at_large,
+        every_library,
         modules_that_do_not_exist,
         chance_differs_between_starts,
     )
