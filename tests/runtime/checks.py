@@ -11,6 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from matplotlib import ft2font, rc_context
@@ -147,7 +148,7 @@ def every_library() -> str:
     names = sorted(
         ".".join(path.relative_to(folder).with_name(path.name.partition(".")[0]).parts) for path in folder.rglob("*.so")
     )
-    return str([(name, raised(lambda name=name: importlib.import_module(name))) for name in names])
+    return str([(name, raised(partial(importlib.import_module, name))) for name in names])
 
 
 def modules_that_do_not_exist() -> str:
