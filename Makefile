@@ -90,7 +90,7 @@ $(RUNTIME): tools/repack.py tools/fonts.py tools/in_pyodide.mjs $(CACHE)/wheels.
 	$(BIN)/python -m tools.fonts $(CACHE)/repacked/site-packages
 	touch $@
 
-$(PYODIDE): tools/exports.mjs tools/snapshot.mjs tools/many_kinds.py static/snapshot.mjs $(RUNTIME)
+$(PYODIDE): tools/exports.mjs tools/webassembly.mjs tools/snapshot.mjs tools/many_kinds.py static/snapshot.mjs $(RUNTIME)
 	rm -rf $(CACHE)/pyodide
 	node tools/exports.mjs $(CACHE)/repacked/site-packages $(CACHE)/pyodide
 	touch $@

@@ -6,6 +6,7 @@
 //   OUT       gets the npm package `pyodide` with fewer exports
 import fs from "node:fs";
 import path from "node:path";
+import { Reader } from "./webassembly.mjs";
 
 const [repacked, out] = process.argv.slice(2);
 const PACKAGE = "node_modules/pyodide";
@@ -15,7 +16,7 @@ const CALLERS = ["static/snapshot.mjs", "tools/snapshot.mjs", "tools/many_kinds.
 const EXPORTS = 7;
 const KINDS = ["function", "table", "memory", "global", "tag"];
 
-// The parts of a WebAssembly file are in its specification under "Binary Format".
+// As `Reader` reads a number.
 function encoded(value) {
   const bytes = [];
   do {
@@ -27,37 +28,30 @@ function encoded(value) {
 }
 
 function withExports(wasm, isKept) {
-  let at = 8;
-  const number = () => {
-    for (let value = 0, shift = 0; ; shift += 7) {
-      const byte = wasm[at++];
-      value |= (byte & 0x7f) << shift;
-      if (!(byte & 0x80)) return value >>> 0;
-    }
-  };
-  const sections = [wasm.subarray(0, at)];
-  while (at < wasm.length) {
-    const begin = at;
-    const id = wasm[at++];
-    const size = number();
-    const end = at + size;
+  const reader = new Reader(wasm);
+  const sections = [wasm.subarray(0, reader.at)];
+  while (reader.at < wasm.length) {
+    const begin = reader.at;
+    const id = reader.byte();
+    const size = reader.number();
+    const end = reader.at + size;
     if (id !== EXPORTS) {
       sections.push(wasm.subarray(begin, end));
     } else {
       const kept = [];
-      for (let left = number(); left; left--) {
-        const entry = at;
-        const length = number();
-        const name = wasm.toString("utf8", at, at + length);
-        at += length;
-        const kind = KINDS[wasm[at++]];
-        number();
-        if (isKept({ name, kind })) kept.push(wasm.subarray(entry, at));
+      for (let left = reader.number(); left; left--) {
+        const entry = reader.at;
+        const length = reader.number();
+        const name = wasm.toString("utf8", reader.at, reader.at + length);
+        reader.at += length;
+        const kind = KINDS[reader.byte()];
+        reader.number();
+        if (isKept({ name, kind })) kept.push(wasm.subarray(entry, reader.at));
       }
       const content = Buffer.concat([encoded(kept.length), ...kept]);
       sections.push(Buffer.of(EXPORTS), encoded(content.length), content);
     }
-    at = end;
+    reader.at = end;
   }
   return Buffer.concat(sections);
 }

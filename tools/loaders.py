@@ -31,7 +31,7 @@ AT_ONCE = (
         new="return moduleRtn});export default",
     ),
 )
-# It lists the 8,500 names that its WebAssembly exports three times over.
+# It lists the names that its WebAssembly exports three times over.
 LISTS = (
     Change(
         old="for(var[sym,exp]of Object.entries(exports)){const setImport=target=>{if(!isSymbolDefined(target)){"

@@ -10,6 +10,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 import zlib from "node:zlib";
+import { Reader } from "./webassembly.mjs";
 
 // Without this Node shows the whole line of the library that failed, a megabyte of it.
 process.on("uncaughtException", ({ message }) => {
@@ -82,32 +83,25 @@ function run(program, take = () => {}) {
 const [MEMORY, MEMORY_SIZE, TABLE, TABLE_SIZE, FILE, FILE_SIZE] = [3, 4, 5, 6, 7, 8];
 
 // A library's file with zeros for its first data: the snapshot's memory holds what became of them, and link() in
-// static/snapshot.mjs puts that back. The parts of a WebAssembly file are in its specification under "Binary Format".
+// static/snapshot.mjs puts that back.
 function withoutData(file) {
   const bytes = file.slice();
-  let at = 8;
-  const number = () => {
-    for (let value = 0, shift = 0; ; shift += 7) {
-      const byte = bytes[at++];
-      value |= (byte & 0x7f) << shift;
-      if (!(byte & 0x80)) return value >>> 0;
-    }
-  };
+  const reader = new Reader(bytes);
   const [DATA, PASSIVE, ADD, END] = [11, 1, 0x6a, 0x0b];
-  while (at < bytes.length) {
-    const section = bytes[at++];
-    const size = number();
-    const end = at + size;
-    for (let left = section === DATA ? number() : 0; left; left--) {
+  while (reader.at < bytes.length) {
+    const section = reader.byte();
+    const size = reader.number();
+    const end = reader.at + size;
+    for (let left = section === DATA ? reader.number() : 0; left; left--) {
       // Where the segment goes: the sum of a base and a constant, or nothing where the code says it.
-      if (number() !== PASSIVE) {
-        for (let operation; (operation = bytes[at++]) !== END; ) if (operation !== ADD) number();
+      if (reader.number() !== PASSIVE) {
+        for (let operation; (operation = reader.byte()) !== END; ) if (operation !== ADD) reader.number();
       }
-      const length = number();
-      bytes.fill(0, at, at + length);
-      at += length;
+      const length = reader.number();
+      bytes.fill(0, reader.at, reader.at + length);
+      reader.at += length;
     }
-    at = end;
+    reader.at = end;
   }
   return bytes;
 }
