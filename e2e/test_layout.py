@@ -26,6 +26,16 @@ new PerformanceObserver((list) => {
 """
 
 
+WATCH_MOVES = """
+window.moves = [];
+for (const kind of ["transitionrun", "animationstart"])
+  addEventListener(kind, ({ target, propertyName, animationName }) => {
+    if (document.documentElement.dataset.app !== "ready")
+      moves.push(`${kind} of ${propertyName ?? animationName}: ${target.outerHTML.slice(0, 120)}`);
+  }, true);
+"""
+
+
 def shift_score(page: Page) -> float:
     worst = score = 0.0
     start = last = float("-inf")
@@ -48,6 +58,15 @@ def test_nothing_jumps_while_the_page_loads(browser: Browser, address: str, widt
         until(page, "ready")
         page.wait_for_timeout(500)
         assert shift_score(page) < MOST_SHIFT, page.evaluate("window.shifts")
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_nothing_moves_while_python_starts(browser: Browser, address: str, width: int) -> None:
+    with opened(browser, address, viewport={"width": width, "height": 800}) as (page, _):
+        page.add_init_script(WATCH_MOVES)
+        page.goto(address)
+        until(page, "ready")
+        assert page.evaluate("window.moves") == []
 
 
 def too_wide(page: Page) -> list[str]:
