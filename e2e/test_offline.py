@@ -236,9 +236,19 @@ def test_while_a_new_version_is_stored_and_waits_all_answers_are_of_the_old_one(
         other.reload()
         until(other, "ready")
         assert versions(other) == ("", "")
-        # Whoever takes it in one tab takes it in all.
+        # Whoever takes it in one tab takes it in all, also in one that is only starting.
+        starting = context.new_page()
+        starting.add_init_script(
+            """if (!sessionStorage.hung) {
+              sessionStorage.hung = true;
+              globalThis.Worker = class extends EventTarget { postMessage() {} };
+            }"""
+        )
+        starting.goto(host.url)
+        until(starting, "loading")
+        assert versions(starting) == ("", "")
         page.locator("#offline-update").click()
-        for tab in (page, other):
+        for tab in (page, other, starting):
             tab.wait_for_selector("meta[name=version]", state="attached", timeout=START_MILLISECONDS)
             until(tab, "ready")
             assert versions(tab) == ("two", "two")

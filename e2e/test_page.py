@@ -113,6 +113,43 @@ def test_the_micro_batch_can_be_dragged_and_set_back(warm: Page) -> None:
     expect(warm.locator("#results")).to_have_attribute("data-scenario", "")
 
 
+def test_a_slider_that_is_dragged_on_while_an_answer_is_shown_stays_where_it_is(
+    fresh: tuple[Page, Log], address: str
+) -> None:
+    page, _ = fresh
+    page.goto(address)
+    until(page, "ready")
+    set_back = page.evaluate(
+        """() => {
+          // Each part of an answer is slow to show.
+          const now = performance.now.bind(performance);
+          let ahead = 0;
+          performance.now = () => now() + 10 * ++ahead;
+          const slider = document.querySelector('[data-slider="micro_batch"]');
+          const move = (value) => {
+            slider.value = value;
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+          };
+          const results = document.getElementById("results");
+          const seen = [];
+          return new Promise((resolve) => {
+            new MutationObserver((_, observer) => {
+              observer.disconnect();
+              move("3");
+              const look = () => {
+                seen.push(slider.value);
+                if (results.dataset.scenario === "micro_batch=3") resolve(seen.filter((value) => value !== "3"));
+                else setTimeout(look);
+              };
+              look();
+            }).observe(results, { childList: true, subtree: true });
+            move("4");
+          });
+        }"""
+    )
+    assert set_back == []
+
+
 def test_models_and_cards_are_found_by_typing(warm: Page) -> None:
     box = warm.locator("#model")
     box.click()

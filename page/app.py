@@ -172,6 +172,7 @@ class Page:
     async def show(self, answer: dict[str, Any]) -> None:
         """Put a result on the page, in slices between which the page reacts."""
         before, self.brief = self.brief, answer["brief"]
+        changed_key, self.changed_key = self.changed_key, None
         scenario, later = self.brief["scenario"], answer["later"]
         # What was asked for stays, and says that it is of an earlier scenario.
         outdated = self.planned and self.can_plan()
@@ -192,10 +193,9 @@ class Page:
         self.show_kept()
         self.form.show(scenario)
         self.form.show_micro_batch(self.brief["max_micro_batch"], self.brief["micro_batch"])
-        if before and self.changed_key:
-            self.form.effect(self.changed_key, effect(before, self.brief))
-            asyncio.create_task(self.forget_effect(self.changed_key))
-        self.changed_key = None
+        if before and changed_key:
+            self.form.effect(changed_key, effect(before, self.brief))
+            asyncio.create_task(self.forget_effect(changed_key))
 
     def show_sections(self) -> None:
         """Hide the sections that have nothing to say."""

@@ -50,6 +50,6 @@ def number(text: str, minimum: float, maximum: float, *, whole: bool) -> "tuple[
     return (int(value) if value == int(value) else value), ""
 
 
-def slider_end(largest: int, evaluated: int) -> int:
+def slider_end(largest: int, chosen: int) -> int:
     """How far the micro-batch's slider goes: well beyond what fits."""
-    return max(8, 2 * largest, evaluated)
+    return max(8, 2 * largest, chosen)

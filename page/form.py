@@ -416,13 +416,15 @@ class Form:
         """Show the evaluated micro-batch and let its slider reach well beyond what fits."""
         key = self.automatic.getAttribute("data-automatic")
         self.automatic.checked = key not in self.changes and key not in self.wrong
+        # Where the person has chosen another one while this answer was being shown, theirs stays.
+        value = self.changes.get(key, evaluated)
         slider = self.sliders[key]
-        slider.max = str(fields.slider_end(largest, evaluated))
+        slider.max = str(fields.slider_end(largest, value))
         if key in self.wrong:
             return
-        slider.value = str(evaluated)
+        slider.value = str(value)
         if not self.inputs[key].isSameNode(document.activeElement):
-            self.inputs[key].value = _typed_value(evaluated)
+            self.inputs[key].value = _typed_value(value)
             self.shown.pop(key, None)
 
     def _place_slider(self, key: str, value: Any) -> None:

@@ -49,6 +49,17 @@
   // PyScript says in the console alone that the page's program is missing.
   fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
 
+  // Where storage is refused, asking for it may be an error.
+  const serviceWorker = root.dataset.storage === "refused" ? null : navigator.serviceWorker;
+  // A new version that its user takes in one tab takes over all (static/offline.mjs), also one that is only starting: its
+  // next file would be the new version's. The location holds the scenario, so nothing typed is lost. The first version
+  // takes over without a reload.
+  let controlled = Boolean(serviceWorker?.controller);
+  serviceWorker?.addEventListener("controllerchange", () => {
+    if (controlled) location.reload();
+    controlled = true;
+  });
+
   // Python in a worker of its own (static/worker.mjs), and beside it the one that brings its snapshot. Tells in `said`
   // events how much of the snapshot has come.
   class Python extends EventTarget {
@@ -58,7 +69,7 @@
     #begun = false;
     #broken = "";
     // What earlier visits have kept unpacked. Not asked for at a first visit, nor after something went wrong with it.
-    #mayBeKept = Boolean(navigator.serviceWorker?.controller) && !Python.#made;
+    #mayBeKept = Boolean(serviceWorker?.controller) && !Python.#made;
     static #made = false;
 
     constructor() {
@@ -126,7 +137,7 @@
   globalThis.newPython = () => (globalThis.python = new Python());
   // At a first visit the form comes first: page/runtime.py lets Python begin once it reacts. Later it need not wait, since
   // nothing has to come over the network.
-  if (navigator.serviceWorker?.controller && root.dataset.storage !== "refused") globalThis.newPython().begin();
+  if (controlled) globalThis.newPython().begin();
 
   const painted = () => {
     // What PyScript will ask for, ahead of time.

@@ -29,7 +29,11 @@ function ask(worker, question) {
 function offer(registration) {
   show("update");
   document.getElementById("offline-offer").hidden = false;
-  document.getElementById("offline-update").onclick = () => registration.waiting?.postMessage("update");
+  document.getElementById("offline-update").onclick = ({ target }) => {
+    // It may take a moment: what the version before it has begun is brought to its end first.
+    target.disabled = true;
+    registration.waiting?.postMessage("update");
+  };
 }
 
 function watch(registration) {
@@ -64,16 +68,13 @@ async function prepare() {
   await shown;
   // Beside the rest: a visit may be short.
   exercise().catch(({ message }) => console.info(`Machine code may not be kept: ${message}`));
-  let controlled = Boolean(navigator.serviceWorker.controller);
-  navigator.serviceWorker.addEventListener("controllerchange", () => {
-    // The location holds the scenario, so nothing typed is lost. The first version takes over without a reload.
-    if (controlled) location.reload();
-    controlled = true;
-  });
   const registration = await navigator.serviceWorker.register(new URL("../sw.js", import.meta.url), {
     updateViaCache: "none",
   });
   watch(registration);
+  // What is about to be replaced is neither mended nor kept: its host may no longer have it, and browsers may put a version
+  // off for minutes while the one before it is busy.
+  if (registration.waiting) return;
   if (!registration.active) show("preparing");
   const { active } = await navigator.serviceWorker.ready;
   const { complete } = await ask(active, "repair");
