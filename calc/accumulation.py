@@ -117,20 +117,16 @@ def nearest_plans(largest_micro_batch: int, global_batch: int, data_parallel: in
     return [AccumulationPlan(largest_micro_batch, count, data_parallel) for count in (steps, steps + 1) if count]
 
 
-def passes_of(plan: Mapping[str, Any] | None, micro_batch: int) -> tuple[int, int]:
-    """Micro-batch and accumulation steps of an update: the exact plan's, or the nearest's; without a plan one pass.
+def way_of(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one of a plan's ways that stands for it: the exact one, else the closest, the larger of two as close.
 
     Parameters
     ----------
-    plan : Mapping, optional
+    plan : Mapping
         As :func:`plan` gives it.
-    micro_batch : int
-        Samples of the pass where there is no plan.
     """
-    if plan is None:
-        return micro_batch, 1
-    way = plan["exact"] or min(plan["nearest"], key=lambda way: abs(way["global_batch"] - plan["global_batch"]))
-    return way["micro_batch"], way["accumulation_steps"]
+    ways: list[Mapping[str, Any]] = [plan["exact"]] if plan["exact"] else plan["nearest"][::-1]
+    return min(ways, key=lambda way: abs(way["global_batch"] - plan["global_batch"]))
 
 
 def plan(largest_micro_batch: int, global_batch: int, data_parallel: int = 1) -> dict[str, Any]:

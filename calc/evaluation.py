@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calc import accumulation, outlook
 from calc.batch import Band, band, steps_fit
@@ -17,6 +17,8 @@ from calc.timing import step_time, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from calc.throughput import StepTime
 
 
 def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     peak_phase = max(allocation.peaks, key=lambda phase: allocation.peaks[phase])
     breakdown = components(scenario, memory, micro_batch, allocation)
     plan = _plan(scenario, limits)
+    update = _update(scenario, memory, plan, micro_batch)
     result = {
         "scenario": dict(scenario.filled),
         "model": {
@@ -83,23 +86,43 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,
         "next_needs_bytes": limits.next_needs_bytes,
-        **_time(scenario, memory, *accumulation.passes_of(plan, micro_batch)),
+        **_time(scenario, memory, update),
         "plan": plan,
         "calibration": calibration,
     }
-    result |= _outlook(scenario, memory, result)
+    result |= _outlook(scenario, memory, result, update)
     return result | {"explanations": explanations(scenario, memory, result)}
 
 
-def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, passes: int) -> dict[str, Any]:
+class _Update(NamedTuple):
+    """One optimizer step on one GPU; ``time`` is None where the card's speed is not known."""
+
+    micro_batch: int
+    passes: int
+    time: StepTime | None
+
+    @property
+    def samples(self) -> int:
+        return self.micro_batch * self.passes
+
+
+def _update(scenario: Scenario, memory: StepMemory, plan: Mapping[str, Any] | None, micro_batch: int) -> _Update:
+    """The step that the plan makes; without a plan one pass of ``micro_batch``."""
+    passes = 1
+    if plan is not None:
+        way = accumulation.way_of(plan)
+        micro_batch, passes = way["micro_batch"], way["accumulation_steps"]
+    return _Update(micro_batch, passes, step_time(scenario, memory.step, micro_batch, passes))
+
+
+def _time(scenario: Scenario, memory: StepMemory, update: _Update) -> dict[str, Any]:
     """Seconds of one optimizer step, all accumulation steps included, and what they are spent on."""
-    time = step_time(scenario, memory.step, micro_batch, passes)
+    micro_batch, passes, time = update
     if time is None:
         return {"step_seconds": None, "samples_per_second": None, "time": None}
-    samples = micro_batch * passes
     return {
         "step_seconds": time.seconds,
-        "samples_per_second": samples / time.seconds,
+        "samples_per_second": update.samples / time.seconds,
         "time": {
             "micro_batch": micro_batch,
             "accumulation_steps": passes,
@@ -107,20 +130,18 @@ def _time(scenario: Scenario, memory: StepMemory, micro_batch: int, passes: int)
             "memory_seconds": time.memory_seconds,
             "optimizer_seconds": time.optimizer_seconds,
             "launch_seconds": time.launch_seconds,
-            "model_flops_utilization": utilization(scenario, memory.step, samples, passes, time.seconds),
+            "model_flops_utilization": utilization(scenario, memory.step, update.samples, passes, time.seconds),
             "published_utilization": published.utilization_span(scenario.gpu.name),
         },
     }
 
 
-def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any]) -> dict[str, Any]:
+def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any], update: _Update) -> dict[str, Any]:
     """Several GPUs, convergence and the whole run; the step's time becomes that of all GPUs together."""
-    micro_batch, passes = accumulation.passes_of(result["plan"], result["micro_batch"])
-    time = step_time(scenario, memory.step, micro_batch, passes)
-    scaling = outlook.scaling_of(scenario, memory.step, micro_batch, passes, time)
+    scaling = outlook.scaling_of(scenario, memory.step, *update)
     together = {key: scaling[key] for key in ("step_seconds", "samples_per_second")} if scaling else {}
-    global_batch = scenario.global_batch or micro_batch * passes * scenario.layout.data
-    samples = micro_batch * passes * scenario.layout.data
+    samples = update.samples * scenario.layout.data
+    global_batch = scenario.global_batch or samples
     seconds = (scaling or result)["step_seconds"]
     update_seconds = seconds * global_batch / samples if seconds is not None else None
     return together | {

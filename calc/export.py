@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calc.accumulation import way_of
 from calc.errors import ScenarioError
 from calc.preconditions import (
     LIGER_MODEL_TYPES,
@@ -629,7 +630,7 @@ def _numbers(result: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Write every format for an evaluated scenario: its exact plan, or one pass where none is asked for.
+    """Write every format for an evaluated scenario: the way its plan stands for, or one pass where none is asked for.
 
     Where the scenario does not fit there is no file to run, only the reason.
     """
@@ -639,10 +640,10 @@ def exports_of(result: Mapping[str, Any]) -> list[dict[str, str]]:
             for format_ in FORMATS
         ]
         return [*files, *_numbers(result)]
-    plan = result["plan"] and (result["plan"]["exact"] or result["plan"]["nearest"][-1])
     scenario = result["scenario"]
     replicas = read_layout(scenario.get("parallelism") or {}, scenario["gpus"]).data
     single = {"micro_batch": result["micro_batch"], "accumulation_steps": 1, "data_parallel": replicas}
+    way = way_of(result["plan"]) if result["plan"] else single
     learning_rate = result["convergence"]["learning_rate"]
-    run = settings(scenario, plan or single, learning_rate["learning_rate"] if learning_rate else None)
+    run = settings(scenario, way, learning_rate["learning_rate"] if learning_rate else None)
     return [*export_all(run), *_numbers(result)]

@@ -54,6 +54,14 @@ def test_fewer_samples_than_replicas_leave_only_the_batch_above() -> None:
     assert [p["global_batch"] for p in found["nearest"]] == [8]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "replicas", "taken"), [(64, 1, 64), (100, 3, 99), (101, 3, 102), (100, 8, 104), (3, 8, 8)]
+)
+def test_a_plan_stands_for_its_closest_way(wanted: int, replicas: int, taken: int) -> None:
+    way = accumulation.way_of(accumulation.plan(12, wanted, replicas))
+    assert way["micro_batch"] * way["accumulation_steps"] * replicas == taken
+
+
 @pytest.mark.property
 @given(sizes, batches, replicas)
 def test_plans_agree_with_a_search_of_everything(largest: int, wanted: int, data_parallel: int) -> None:

@@ -267,6 +267,16 @@ def test_every_file_says_precision_and_optimizer(precision: str) -> None:
         assert re.search("adamw", text, re.IGNORECASE) or "deepspeed.json" in text, name
 
 
+@pytest.mark.parametrize(("wanted", "made"), [(100, 99), (101, 102)])
+def test_a_batch_that_no_split_makes_is_written_and_timed_as_the_closest(wanted: int, made: int) -> None:
+    result = evaluate({"model": "gpt2", "gpu": "rtx-4090-24gb", "gpus": 3, "global_batch": wanted})
+    text = next(row["text"] for row in export.exports_of(result) if row["id"] == "training-arguments")
+    arguments = call_arguments(text, "TrainingArguments")
+    written = arguments["per_device_train_batch_size"], arguments["gradient_accumulation_steps"]
+    assert written[0] * written[1] * 3 == made
+    assert written == (result["time"]["micro_batch"], result["time"]["accumulation_steps"])
+
+
 def test_samples_and_adapters_are_said() -> None:
     scenario = {"model": "t5-small", "method": "lora", "lora_targets": "attention", "target_length": 77}
     for name, text in said_by({**scenario, "sequence_length": 300}).items():
