@@ -418,11 +418,10 @@ class Form:
         self.automatic.checked = key not in self.changes and key not in self.wrong
         # Where the person has chosen another one while this answer was being shown, theirs stays.
         value = self.changes.get(key, evaluated)
-        slider = self.sliders[key]
-        slider.max = str(fields.slider_end(largest, value))
+        self.sliders[key].max = str(fields.slider_end(largest, value))
         if key in self.wrong:
             return
-        slider.value = str(value)
+        self._place_slider(key, value)
         if not self.inputs[key].isSameNode(document.activeElement):
             self.inputs[key].value = _typed_value(value)
             self.shown.pop(key, None)

@@ -69,7 +69,7 @@
     #begun = false;
     #broken = "";
     // What earlier visits have kept unpacked. Not asked for at a first visit, nor after something went wrong with it.
-    #mayBeKept = Boolean(serviceWorker?.controller) && !Python.#made;
+    #mayBeKept = controlled && !Python.#made;
     static #made = false;
 
     constructor() {
