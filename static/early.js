@@ -32,13 +32,6 @@
   // Where storage is refused, that is why, whatever fails first.
   const fail = (why) => (root.dataset.storage === "refused" ? refuse() : say(`The calculator could not start: ${why}`));
 
-  // Python's loader keeps a cache, and stops without a word where it may not.
-  try {
-    const probe = indexedDB.open("batch-size-optimizer-probe");
-    probe.onsuccess = () => probe.result.close();
-    probe.onerror = (event) => { event.preventDefault(); refuse(); };
-  } catch { refuse(); }
-
   // Resource errors do not bubble, so they are caught on their way down.
   addEventListener("error", (event) => {
     const { tagName, src, href } = event.target ?? {};
@@ -46,8 +39,19 @@
     else if (event.message) fail(event.message);
   }, true);
   addEventListener("unhandledrejection", (event) => fail(String(event.reason?.message ?? event.reason)));
-  // PyScript says in the console alone that the page's program is missing.
-  fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
+  const probe = () => {
+    // Python's loader keeps a cache, and stops without a word where it may not.
+    try {
+      const opened = indexedDB.open("batch-size-optimizer-probe");
+      opened.onsuccess = () => opened.result.close();
+      opened.onerror = (event) => { event.preventDefault(); refuse(); };
+    } catch { refuse(); }
+    // PyScript says in the console alone that the page's program is missing.
+    fetch("./main.py").then(({ ok }) => ok || fail("main.py did not load."), () => fail("main.py did not load."));
+  };
+  // No earlier: together they put the first paint off by a fifth. An embedded page was loaded long before it is woken.
+  if (document.readyState === "complete") probe();
+  else addEventListener("load", probe, { once: true });
 
   // Where storage is refused, asking for it may be an error.
   const serviceWorker = root.dataset.storage === "refused" ? null : navigator.serviceWorker;

