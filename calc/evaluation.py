@@ -146,7 +146,7 @@ def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any], 
     update_seconds = seconds * global_batch / samples if seconds is not None else None
     return together | {
         "scaling": scaling,
-        "accumulation": outlook.accumulation_of(scenario, memory.step, result["plan"]),
+        "accumulation": outlook.accumulation_of(scenario, memory.step, *update),
         "convergence": outlook.convergence_of(scenario, result["parameters"], global_batch),
         "run": outlook.run_of(scenario, global_batch, update_seconds, fits=result["fits"]),
     }

@@ -257,8 +257,7 @@ def _accumulation(
     found = result["accumulation"]
     if not found or found["update_seconds"] is None:
         return
-    exact, update = result["plan"]["exact"], found["update_seconds"]
-    micro_batch, steps = exact["micro_batch"], exact["accumulation_steps"]
+    update, micro_batch, steps = found["update_seconds"], found["micro_batch"], found["accumulation_steps"]
     yield (
         "accumulation.update_seconds",
         Explanation(

@@ -79,8 +79,10 @@ def has_batch_norm(architecture: str) -> bool:
     return architecture.startswith(tuple(_BATCH_NORMALIZED)) or architecture.endswith("_bn")
 
 
-def accumulation_of(scenario: Scenario, step: ReplayedStep, plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Say what the exact plan's accumulation costs and where it differs from a real batch; None without a plan.
+def accumulation_of(
+    scenario: Scenario, step: ReplayedStep, micro_batch: int, accumulation_steps: int, time: StepTime | None
+) -> dict[str, Any] | None:
+    """Say what accumulation costs and where it differs from a real batch; None where one pass is the whole batch.
 
     Parameters
     ----------
@@ -88,27 +90,28 @@ def accumulation_of(scenario: Scenario, step: ReplayedStep, plan: Mapping[str, A
         What is trained.
     step : ReplayedStep
         Its replayed step.
-    plan : Mapping, optional
-        The result's ``plan``.
+    micro_batch, accumulation_steps : int
+        Per replica.
+    time : StepTime
+        One GPU's update of that many passes; None where its speed is not known.
 
     Returns
     -------
     dict
-        ``update_seconds``, ``sample_seconds`` with the plan's passes and ``sample_seconds_single`` with an update after
-        every pass, on one GPU (None where its speed is not known); ``caveats``.
+        ``micro_batch`` and ``accumulation_steps``; on one GPU ``update_seconds``, ``sample_seconds`` and
+        ``sample_seconds_single``, with an update after every pass (each None where ``time`` is); ``caveats``.
     """
-    exact = plan["exact"] if plan else None
-    if exact is None:
+    if accumulation_steps == 1:
         return None
-    micro_batch, steps = exact["micro_batch"], exact["accumulation_steps"]
-    several, single = (step_time(scenario, step, micro_batch, count) for count in (steps, 1))
+    single = step_time(scenario, step, micro_batch, 1)
     return {
-        "accumulation_steps": steps,
-        "update_seconds": several.seconds if several else None,
-        "sample_seconds": several.seconds / (micro_batch * steps) if several else None,
+        "micro_batch": micro_batch,
+        "accumulation_steps": accumulation_steps,
+        "update_seconds": time.seconds if time else None,
+        "sample_seconds": time.seconds / (micro_batch * accumulation_steps) if time else None,
         "sample_seconds_single": single.seconds / micro_batch if single else None,
         "caveats": accumulation.caveats(
-            accumulation_steps=steps,
+            accumulation_steps=accumulation_steps,
             batch_norm=has_batch_norm(scenario.model.architecture),
             token_mean_loss=scenario.filled["task"] in TEXT_TASKS,
             contrastive_loss=scenario.model.task is Task.IMAGE_TEXT_CONTRASTIVE,

@@ -100,7 +100,7 @@ def wanted_line(result: dict[str, Any]) -> str:
 
 
 def _accumulation(result: dict[str, Any], cost: dict[str, Any]) -> str:
-    """What the exact plan's accumulation costs, and where it is not the same as a real batch."""
+    """What accumulation costs, in the closest way where none is exact, and where it is not the same as a real batch."""
     update, sample, single = cost["update_seconds"], cost["sample_seconds"], cost["sample_seconds_single"]
     facts = ""
     if update is not None:
@@ -112,7 +112,9 @@ def _accumulation(result: dict[str, Any], cost: dict[str, Any]) -> str:
                 explained(result, "accumulation.sample_seconds_single", duration(single)),
             ),
         ]
-        facts = numbers(*said)
+        steps, samples = cost["accumulation_steps"], cost["micro_batch"]
+        way = f"{count(steps)} passes of {count(samples)} {noun(samples, 'sample')}"
+        facts = ("" if result["plan"]["exact"] else tag("p", f"The closest, {way}:")) + numbers(*said)
     caveats = [tag("li", f"{escape(caveat['text'])} {source(caveat['source'])}") for caveat in cost["caveats"]]
     listed = tag("p", "An accumulated batch and a real one:") + tag("ul", *caveats, class_="notes") if caveats else ""
     return facts + listed

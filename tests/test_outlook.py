@@ -141,6 +141,24 @@ def test_accumulation_makes_a_sample_cheaper_and_has_its_caveats() -> None:
     assert [caveat["id"] for caveat in text["caveats"]] == ["loss-scale", "token-mean-loss", "half-precision-sum"]
 
 
+def test_where_no_split_is_exact_the_closest_way_is_what_accumulation_costs() -> None:
+    # 4,099 is a prime number, and 4,100 on 2 GPUs is as near as 4,098.
+    found = evaluate({**LLAMA, "gpus": 2, "parallelism": {"strategy": "ddp"}, "global_batch": 4099})
+    assert found["plan"]["exact"] is None
+    cost = found["accumulation"]
+    assert 2 * cost["micro_batch"] * cost["accumulation_steps"] == 4100
+    assert cost["update_seconds"] == pytest.approx(
+        found["time"]["accumulation_steps"] * cost["micro_batch"] * cost["sample_seconds"]
+    )
+    assert [caveat["id"] for caveat in cost["caveats"]] == ["loss-scale", "token-mean-loss", "half-precision-sum"]
+
+
+def test_a_batch_in_one_pass_is_not_accumulated() -> None:
+    found = evaluate({**LLAMA, "global_batch": 2})
+    assert found["plan"]["exact"]["accumulation_steps"] == 1
+    assert found["accumulation"] is None
+
+
 def test_results_are_json() -> None:
     json.dumps(evaluate({**LLAMA, "gpus": 16, "parallelism": {"strategy": "zero2"}, "tokens": 1e9}), allow_nan=False)
 
