@@ -56,10 +56,10 @@ def card_name(result: dict[str, Any]) -> str:
     """The card or cards, as they stand in a sentence."""
     cards = result["scenario"].get("gpus") or 1
     name = result["gpu"]["name"]
-    if cards > 1:
-        # A card by its memory alone is "a GPU with 24 GiB".
-        return f"{count(cards)} GPUs{name[5:]}" if name.startswith("a GPU") else f"{count(cards)} {TIMES} {name}"
-    return name if name.startswith("a ") else f"one {name}"
+    if result["gpu"]["id"] is None:
+        # By its memory alone, "a GPU with 24 GiB".
+        return name if cards == 1 else f"{count(cards)} GPUs{name.removeprefix('a GPU')}"
+    return f"one {name}" if cards == 1 else f"{count(cards)} {TIMES} {name}"
 
 
 def _setting(result: dict[str, Any]) -> str:
