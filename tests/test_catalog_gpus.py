@@ -68,6 +68,34 @@ def test_rates_are_the_makers_dense_figures(gpu_id: str, precision: str, teraflo
     assert matrix_flops_per_second(gpu(gpu_id), precision) == pytest.approx(teraflops * 1e12, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("gpu_id", "figure", "value"),
+    [
+        # What a card's own driver or its maker's data sheet says where databases repeat something else.
+        ("a10g-24gb", "multiprocessors", 80),  # torch.cuda.get_device_properties
+        ("l4-24gb", "multiprocessors", 58),  # deviceQuery: 7424 cores of 128
+        ("arc-a770-16gb", "memory_bandwidth_bytes_per_second", 17.5e9 * 256 / 8),
+        ("rtx-2000-ada-16gb", "memory_bandwidth_bytes_per_second", 14e9 * 128 / 8),
+        ("a16-16gb", "tdp_watts", 250 / 4),
+        ("v100-pcie-16gb", "tdp_watts", 250),
+        ("v100-sxm-16gb", "tdp_watts", 300),
+    ],
+)
+def test_figures_are_those_of_the_card_itself(gpu_id: str, figure: str, value: float) -> None:
+    assert getattr(gpu(gpu_id), figure) == value
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "cores", "gigahertz"),
+    [("a10g-24gb", 128, 1.71), ("l4-24gb", 128, 2.04), ("v100-sxm-16gb", 64, 1.53), ("v100-sxm-32gb", 64, 1.53)],
+)
+def test_the_fp32_rate_is_that_of_all_cores_at_the_boost_clock(gpu_id: str, cores: int, gigahertz: float) -> None:
+    card = gpu(gpu_id)
+    assert card.multiprocessors is not None
+    made = card.multiprocessors * cores * 2 * gigahertz * 1e9
+    assert card.dense_flops_per_second["fp32"] == pytest.approx(made, rel=0.002)
+
+
 def test_the_context_of_the_h100_is_the_measured_one() -> None:
     assert gpu("h100-sxm-80gb").context_bytes == 650_969_088
 
