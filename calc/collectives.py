@@ -134,11 +134,15 @@ def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "e
 
 
 def default_node_link(
-    link_name: str | None, link_bytes_per_second: float | None, pcie_bytes_per_second: float | None, gpus: int
+    link_name: str | None,
+    link_bytes_per_second: float | None,
+    pcie_bytes_per_second: float | None,
+    gpus: int,
+    bridge_gpus: int = 2,
 ) -> str | None:
     """Name the link that joins these GPUs in one node, from what the GPU has; None where nothing joins them.
 
-    A bridge joins a pair, so more GPUs than two meet over PCIe.
+    More GPUs than a bridge joins meet over PCIe.
 
     Parameters
     ----------
@@ -148,12 +152,14 @@ def default_node_link(
         Its PCIe rate in one direction.
     gpus : int
         How many are joined.
+    bridge_gpus : int
+        How many one bridge joins, where the GPU's link is a bridge.
     """
     kinds = ["pcie"]
     if link_name and link_bytes_per_second and "CPU" not in link_name:
         bridged = "bridge" in link_name
         own = "infinity-fabric" if "Infinity" in link_name else "nvlink-bridge" if bridged else "nvlink"
-        if gpus == 2 or not bridged:
+        if not bridged or 1 < gpus <= bridge_gpus:
             kinds.insert(0, own)
     for kind in kinds:
         rate = pcie_bytes_per_second if kind == "pcie" else link_bytes_per_second

@@ -151,15 +151,28 @@ def test_every_link_names_its_source() -> None:
         ("rtx-3090-24gb", 2, "nvlink-bridge-ampere"),
         ("rtx-3090-24gb", 4, "pcie-4"),
         ("h100-pcie-80gb", 2, "nvlink-bridge-h100"),
+        ("h100-pcie-80gb", 4, "pcie-5"),
+        ("h200-nvl-141gb", 2, "nvlink-bridge-h200"),
+        ("h200-nvl-141gb", 4, "nvlink-bridge-h200"),
+        ("h200-nvl-141gb", 8, "pcie-5"),
+        ("rtx-2070-super-8gb", 2, "nvlink-bridge-turing-1"),
+        ("rtx-2070-8gb", 2, "pcie-3"),
         ("rtx-4090-24gb", 2, "pcie-4"),
         ("rtx-4060-8gb", 2, "pcie-3"),
         ("rtx-5090-32gb", 4, "pcie-5"),
         ("gh200-96gb", 2, "pcie-5"),
         ("mi300x-192gb", 8, "infinity-fabric-mi300"),
+        ("mi300a-128gb", 4, "infinity-fabric-mi300"),
+        ("mi250x-64gb", 8, "infinity-fabric-mi210"),
+        ("mi210-64gb", 4, "infinity-fabric-mi210"),
+        ("mi210-64gb", 8, "pcie-4"),
+        ("mi100-32gb", 4, "infinity-fabric-mi210"),
         ("m3-max-64gb", 2, None),
     ],
 )
 def test_gpus_are_joined_by_what_they_have(gpu: str, gpus: int, link: str | None) -> None:
     card = catalog_gpus.gpu(gpu)
-    found = collectives.default_node_link(card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, gpus)
+    found = collectives.default_node_link(
+        card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, gpus, card.bridge_gpus
+    )
     assert found == link

@@ -84,6 +84,8 @@ class Gpu:
     link_name : str or None
     link_bytes_per_second : float or None
         To the other GPUs of its group, one direction: NVLink, Infinity Fabric.
+    bridge_gpus : int
+        How many GPUs one bridge joins, where the link is a bridge.
     tdp_watts : float or None
     sources : Mapping
         Where specification, memory, visible memory, rates and context come from, in words.
@@ -105,6 +107,7 @@ class Gpu:
     pcie_bytes_per_second: float | None
     link_name: str | None
     link_bytes_per_second: float | None
+    bridge_gpus: int
     tdp_watts: float | None
     sources: Mapping[str, str]
     note: str = ""
@@ -177,6 +180,7 @@ def _parse(entry: Mapping[str, Any], sources: Mapping[str, str]) -> Gpu:
         pcie_bytes_per_second=None if generation is None else pcie_bytes_per_second(generation, entry["pcie_lanes"]),
         link_name=entry["link_name"],
         link_bytes_per_second=None if link is None else link * 1e9,
+        bridge_gpus=entry.get("bridge_gpus", 2),
         tdp_watts=entry["tdp_watts"],
         sources=MappingProxyType({what: sources[key] for what, key in entry["sources"].items()}),
         note=entry["note"],
