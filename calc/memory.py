@@ -41,8 +41,6 @@ CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * MIB
 REMEMBERED = 256
 """Runs of a step, and instants of its peaks, that are kept."""
 SHOWN_LAYERS = 20
-THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
-"""Resident threads by compute capability, 2048 where none is named (CUDA programming guide, specifications)."""
 
 
 class Recipe(NamedTuple):
@@ -593,5 +591,4 @@ def multiprocessors(scenario: Scenario) -> Multiprocessors:
     card = scenario.gpu.catalog
     if card is None or card.multiprocessors is None or card.compute_capability is None:
         return H100
-    threads = THREADS_PER_MULTIPROCESSOR.get(card.compute_capability, H100.threads)
-    return Multiprocessors(card.multiprocessors, threads)
+    return Multiprocessors(card.multiprocessors, card.resident_threads)

@@ -51,8 +51,6 @@ law a kernel needs bandwidth x latency bytes on their way at any time."""
 KERNEL_SECONDS = 0.9e-6 + 2 * MEMORY_LATENCY_SECONDS
 """What a kernel takes on the GPU beside its work: 0.9 us from one to the next in a stream (NVIDIA developer blog,
 "Getting started with CUDA graphs", 2019: 3.8 us apart for kernels of 2.9 us), its first load and its last store."""
-THREADS_PER_MULTIPROCESSOR = 2048
-"""Resident threads (CUDA programming guide, compute capabilities 7.0, 8.0 and 9.0; 1024 to 1536 on others)."""
 
 FLASH_SHARE: Mapping[str, float] = MappingProxyType({"Hopper": 0.35})
 """FlashAttention-2's matrix rate of the data sheet's on Hopper, whose own matrix instructions it does not use (Shah et
@@ -129,13 +127,15 @@ class Machine:
     """A GPU and its host, as the time of a step needs them.
 
     ``peak_flops_per_second`` is the data sheet's rate by number format; the shares are of it, ``legacy_share`` of what
-    the GPU's own matrix instructions reach. ``bandwidth_bytes_per_second`` is what large tensors get.
+    the GPU's own matrix instructions reach. ``bandwidth_bytes_per_second`` is what large tensors get;
+    ``resident_threads`` are those of all multiprocessors at once.
     """
 
     peak_flops_per_second: Mapping[str, float]
     matrix_share: float
     bandwidth_bytes_per_second: float
     multiprocessors: int
+    resident_threads: int
     flash_share: float = OTHER_FLASH_SHARE
     legacy_share: float = 1.0
     host: Host = Host()
@@ -148,6 +148,7 @@ class Machine:
             matrix_share=MATRIX_SHARE.get(gpu.architecture, OTHER_MATRIX_SHARE),
             bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * MEMORY_SHARE,
             multiprocessors=gpu.multiprocessors or 1,
+            resident_threads=(gpu.multiprocessors or 1) * gpu.resident_threads,
             flash_share=FLASH_SHARE.get(gpu.architecture, OTHER_FLASH_SHARE),
             legacy_share=LEGACY_SHARE.get(gpu.architecture, 1.0),
             host=host or Host(),
@@ -157,8 +158,8 @@ class Machine:
         """Return bytes a second for a kernel of so many threads (0: enough), each waiting for ``itemsize`` bytes."""
         if not threads:
             return self.bandwidth_bytes_per_second
-        resident = min(threads, self.multiprocessors * THREADS_PER_MULTIPROCESSOR)
-        return min(self.bandwidth_bytes_per_second, resident * itemsize / MEMORY_LATENCY_SECONDS)
+        waiting = min(threads, self.resident_threads)
+        return min(self.bandwidth_bytes_per_second, waiting * itemsize / MEMORY_LATENCY_SECONDS)
 
     def peak(self, itemsize: int, precision: str) -> float:
         """Return the data sheet's rate, FLOP/s, of products of operands of a size under a scenario's precision.

@@ -87,6 +87,24 @@ def test_figures_are_those_of_the_card_itself(gpu_id: str, figure: str, value: f
 
 
 @pytest.mark.parametrize(
+    ("gpu_id", "threads"),
+    [
+        # CUDA programming guide, technical specifications per compute capability; deviceQuery on RTX 5090 and A100.
+        ("v100-sxm-16gb", 2048),
+        ("t4-16gb", 1024),
+        ("a100-sxm-80gb", 2048),
+        ("rtx-3090-24gb", 1536),
+        ("rtx-4090-24gb", 1536),
+        ("h100-sxm-80gb", 2048),
+        ("b200-180gb", 2048),
+        ("rtx-5090-32gb", 1536),
+    ],
+)
+def test_threads_that_a_multiprocessor_holds(gpu_id: str, threads: int) -> None:
+    assert gpu(gpu_id).resident_threads == threads
+
+
+@pytest.mark.parametrize(
     ("gpu_id", "cores", "gigahertz"),
     [("a10g-24gb", 128, 1.71), ("l4-24gb", 128, 2.04), ("v100-sxm-16gb", 64, 1.53), ("v100-sxm-32gb", 64, 1.53)],
 )

@@ -20,7 +20,7 @@ from calc.optimizer_step import OptimizerStep, muon_flops
 from calc.replay.layers import Build
 from calc.replay.tape import Dtype, Kernel, Phase
 from calc.scenario import Optimizer, Precision, Scenario, parse
-from calc.throughput import Host, Machine, StepTime, Work, mfu, model_flops, product_seconds
+from calc.throughput import MEMORY_LATENCY_SECONDS, Host, Machine, StepTime, Work, mfu, model_flops, product_seconds
 
 DATA = Path(__file__).parent / "data"
 H100 = Machine.of(gpu("h100-sxm-80gb"))
@@ -115,6 +115,15 @@ def test_a_large_product_runs_at_the_measured_best_rate() -> None:
     """Stas Bekman's maximum achievable matmul FLOPS on H100: 794.5 TFLOP/s."""
     big = product(256 * 132, 128 * 64, 8192)
     assert 2 * 256 * 132 * 128 * 64 * 8192 / product_seconds(big, 1, H100, "bf16") == pytest.approx(794.5e12, rel=0.01)
+
+
+@pytest.mark.parametrize(("gpu_id", "threads"), [("h100-sxm-80gb", 132 * 2048), ("t4-16gb", 40 * 1024)])
+def test_no_more_bytes_are_on_their_way_than_the_resident_threads_wait_for(gpu_id: str, threads: int) -> None:
+    """Little's law: bandwidth is what all threads wait for, one byte each, over a load's latency."""
+    machine = Machine.of(gpu(gpu_id))
+    assert machine.bandwidth(10 * threads, 1) == pytest.approx(threads / MEMORY_LATENCY_SECONDS)
+    assert machine.bandwidth(threads // 2, 1) == pytest.approx(threads / 2 / MEMORY_LATENCY_SECONDS)
+    assert machine.bandwidth(10 * threads, 16) == machine.bandwidth(0, 1) == machine.bandwidth_bytes_per_second
 
 
 def test_odd_columns_are_slower_than_padded_ones() -> None:

@@ -54,6 +54,11 @@ FLASH_ATTENTION_2 = "flash-attention-2"
 FLASH_CAPABILITY = (8, 0)
 """The least compute capability that the package flash-attn has kernels for: "FlashAttention only supports Ampere GPUs
 or newer" (csrc/flash_attn/flash_api.cpp, mha_fwd)."""
+RESIDENT_THREADS = 2048
+"""Threads that a multiprocessor holds at once, by the CUDA programming guide's table of technical specifications; AMD's
+compute units are taken to hold as many, other makers' too."""
+_FEWER_RESIDENT_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
+"""The same where it is fewer, by compute capability."""
 _PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -116,6 +121,13 @@ class Gpu:
     def usable_bytes(self) -> int:
         """What torch's allocator can hold at most when this process is alone on the GPU."""
         return self.visible_bytes - self.context_bytes
+
+    @property
+    def resident_threads(self) -> int:
+        """Threads that each multiprocessor holds at once."""
+        if self.compute_capability is None:
+            return RESIDENT_THREADS
+        return _FEWER_RESIDENT_THREADS.get(self.compute_capability, RESIDENT_THREADS)
 
 
 @dataclass(frozen=True)
