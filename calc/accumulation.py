@@ -143,35 +143,6 @@ def plan(largest_micro_batch: int, global_batch: int, data_parallel: int = 1) ->
     }
 
 
-def update_seconds(
-    pass_seconds: float,
-    optimizer_seconds: float,
-    accumulation_steps: int,
-    exposed_communication_seconds: float = 0.0,
-) -> float:
-    """Time of one optimizer step: K passes, then one optimizer update and what of one gradient exchange shows.
-
-    ``T = K t + t_optimizer + t_exposed``. With the exchange held back until the last pass (``no_sync``), both of the
-    latter are paid once whatever K is, so a sample gets cheaper as K grows while an update gets dearer in proportion.
-
-    Parameters
-    ----------
-    pass_seconds : float
-        Forward and backward of one micro-batch, in seconds.
-    optimizer_seconds : float
-        The optimizer's own update, in seconds.
-    accumulation_steps : int
-        Passes per update, K.
-    exposed_communication_seconds : float
-        Gradient exchange not hidden behind the last backward pass, in seconds.
-
-    Notes
-    -----
-    Arithmetic of what a training loop does; Li et al. 2020 (arXiv:2006.15704), section 3.2.4, on ``no_sync``.
-    """
-    return accumulation_steps * pass_seconds + optimizer_seconds + exposed_communication_seconds
-
-
 @dataclass(frozen=True, slots=True)
 class Caveat:
     """Where an accumulated batch differs from a real one."""

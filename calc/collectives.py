@@ -295,24 +295,3 @@ def point_to_point_seconds(fabric: Fabric, nodes: int, message_bytes: float) -> 
     """Seconds to hand a tensor to one neighbour, over the network where the neighbours are on different nodes."""
     link = fabric.network if nodes > 1 else fabric.node
     return launch_seconds() + link.ring_hop_seconds + message_bytes / link.effective_bytes_per_second
-
-
-def tokens_that_hide_all_reduce(
-    gpus: int, gradient_bytes_each: int, operations_per_second: float, bytes_per_second: float
-) -> float:
-    """Tokens per GPU and update from which a full all-reduce fits behind backward: ``(n - 1) / n g F / (2 W)``.
-
-    Backward takes 4 P T operations and the all-reduce moves 2 (n - 1) / n g P bytes, so the model's size cancels.
-
-    Parameters
-    ----------
-    gpus : int
-        Ranks.
-    gradient_bytes_each : int
-        Bytes of one gradient element, g.
-    operations_per_second : float
-        Reached, not peak: F.
-    bytes_per_second : float
-        Bus bandwidth, W.
-    """
-    return (gpus - 1) / gpus * gradient_bytes_each * operations_per_second / (2 * bytes_per_second)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from calc.catalog import published
-from calc.convergence import tradeoff
 from calc.errors import ScenarioError
 from calc.goal import SECONDS_PER_HOUR, Goal
 
@@ -62,39 +61,6 @@ def gpu_hours(seconds: float, gpus: int) -> float:
 def energy_kilowatt_hours(seconds: float, gpus: int, board_watts: float) -> float:
     """Energy of the boards at their power limit, in kWh: an upper bound for them, without server and cooling."""
     return seconds * gpus * board_watts / JOULES_PER_KILOWATT_HOUR
-
-
-def time_speed_up(hardware_speed_up: float, batch: float, larger_batch: float, critical_batch: float) -> float:
-    """How much sooner a larger batch on more hardware reaches the same loss.
-
-    ``hardware speed-up / (E(B) / E(B0))``: the samples per second gained, less the extra samples needed.
-
-    Parameters
-    ----------
-    hardware_speed_up : float
-        Samples per second over samples per second before.
-    batch, larger_batch, critical_batch : float
-        In one unit.
-
-    Notes
-    -----
-    Source: McCandlish et al. 2018, arXiv:1812.06162, equation 2.11. MLPerf v4.1 BERT from 8 to 3,472 H100: 100 times
-    the samples per second, 2.2 times the samples, 46 times sooner.
-    """
-    more_samples = tradeoff.examples_factor(larger_batch, critical_batch) / tradeoff.examples_factor(
-        batch, critical_batch
-    )
-    return hardware_speed_up / more_samples
-
-
-def model_flops_utilization(
-    operations_per_sample: float, samples_per_second: float, gpus: int, peak_operations_per_second: float
-) -> float:
-    """Share of the dense peak that useful operations reach (MFU); recomputation does not count as useful.
-
-    Source: Chowdhery et al. 2022 (PaLM), arXiv:2204.02311, appendix B.
-    """
-    return operations_per_sample * samples_per_second / (gpus * peak_operations_per_second)
 
 
 def run(

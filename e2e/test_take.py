@@ -143,6 +143,10 @@ def test_a_config_is_chosen_as_a_file(warm: Page, tmp_path: Path) -> None:
     warm.locator("#config-file").set_input_files(file)
     expect(warm.locator("#config-message")).to_contain_text("print(model.config")
     assert "1.24B" in warm.locator('[data-section="answer"]').inner_text()
+    # As print(model.config) shows it.
+    file.write_text(f"GPT2Config {json.dumps(dict(models.preset('gpt2-medium').config))}\n")
+    warm.locator("#config-file").set_input_files(file)
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("355M")
 
 
 def test_a_config_is_dropped_anywhere_on_the_page(warm: Page) -> None:

@@ -314,7 +314,7 @@ class Form:
 
     def _pasted(self, text: str) -> None:
         try:
-            config = json.loads(text)
+            config = json.loads(without_class_name(text))
         except ValueError:
             config = None
         if not isinstance(config, dict) or not config:
@@ -489,6 +489,12 @@ class Form:
         }
         for group, text in says.items():
             self.says[group].textContent = text
+
+
+def without_class_name(text: str) -> str:
+    """A configuration without the name of its class, which ``print(model.config)`` shows before it."""
+    name, brace, rest = text.partition("{")
+    return brace + rest if brace and name.strip().endswith("Config") else text
 
 
 def is_printed_model(text: str) -> bool:

@@ -90,14 +90,6 @@ def test_impossible_sizes_name_their_field(values: tuple[int, int, int], field: 
     assert caught.value.field == field
 
 
-def test_an_update_gets_dearer_and_a_sample_cheaper() -> None:
-    once = accumulation.update_seconds(0.1, 0.02, 1, 0.03)
-    eight_times = accumulation.update_seconds(0.1, 0.02, 8, 0.03)
-    assert once == pytest.approx(0.15)
-    assert eight_times == pytest.approx(0.85)
-    assert eight_times / 8 < once
-
-
 def test_caveats_follow_the_model() -> None:
     assert accumulation.caveats(accumulation_steps=1, batch_norm=True) == []
     ids = [c["id"] for c in accumulation.caveats(accumulation_steps=4, batch_norm=True, gradient_bytes_each=2)]

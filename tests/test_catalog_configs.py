@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc.catalog.configs import (
-    MAX_CONFIG_BYTES,
     complete_config,
     describe_completion,
     known_model_types,
-    parse_config_text,
 )
 from calc.errors import ScenarioError
 
@@ -44,35 +42,6 @@ def _same(ours: Any, library: Any) -> bool:
     if isinstance(library, dict):
         return all(_same(ours.get(key), value) for key, value in library.items())
     return bool(ours == library)
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "nothing"),
-        ("  \n", "nothing"),
-        ("{", "line 1"),
-        ('{"model_type": "gpt2",}', "line 1"),
-        ("[1, 2]", "one JSON object"),
-        ('"gpt2"', "one JSON object"),
-        ('{"model_type": "gpt2", "n_layer": NaN}', "NaN"),
-        ("[" * 100_000, "JSON"),
-        ('{"a": "' + "x" * MAX_CONFIG_BYTES + '"}', "1 MB"),
-        ("GPT2LMHeadModel(\n  (transformer): GPT2Model(\n", "to_json_string"),
-        ("model_type: gpt2", "no JSON"),
-    ],
-)
-def test_text_that_is_no_configuration_is_refused_in_words(text: str, named: str) -> None:
-    with pytest.raises(ScenarioError, match=re.escape(named)) as caught:
-        parse_config_text(text)
-    assert caught.value.field == "model"
-
-
-@pytest.mark.parametrize(
-    "text", ['{"model_type": "gpt2"}', '\ufeff {"model_type": "gpt2"}', 'GPT2Config {"model_type": "gpt2"}']
-)
-def test_text_with_a_mark_or_the_class_name_before_it_is_read(text: str) -> None:
-    assert parse_config_text(text) == {"model_type": "gpt2"}
 
 
 @pytest.mark.parametrize(
@@ -211,12 +180,3 @@ def test_any_configuration_is_answered_or_refused_in_words(model_type: str, keys
         assert error.message  # noqa: PT017
     else:
         assert completed["model_type"] in known_model_types()
-
-
-@pytest.mark.property
-@given(st.text(max_size=200))
-def test_any_text_is_read_or_refused_in_words(text: str) -> None:
-    try:
-        assert isinstance(parse_config_text(text), dict)
-    except ScenarioError as error:
-        assert error.field == "model"  # noqa: PT017

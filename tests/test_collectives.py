@@ -68,23 +68,6 @@ def test_nccl_tuning_model_of_eight_a100() -> None:
     assert measured == pytest.approx(277e-6, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "gradient_bytes", "peak", "bandwidth", "tokens"),
-    [
-        (8, 2, 989e12, 371e9, 1.0e3),
-        (8, 4, 989e12, 371e9, 2.1e3),
-        (1024, 2, 989e12, 376e9, 1.2e3),
-        (1024, 2, 989e12, 12e9, 37e3),
-        (1024, 4, 312e12, 12e9, 23e3),
-    ],
-)
-def test_tokens_that_hide_an_all_reduce(
-    gpus: int, gradient_bytes: int, peak: float, bandwidth: float, tokens: float
-) -> None:
-    found = collectives.tokens_that_hide_all_reduce(gpus, gradient_bytes, 0.45 * peak, bandwidth)
-    assert found == pytest.approx(tokens, rel=0.06)
-
-
 def test_one_gpu_exchanges_nothing() -> None:
     fabric = collectives.read_fabric("nvlink-4")
     for collective in (

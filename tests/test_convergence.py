@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from calc import convergence
 from calc.catalog import published
 from calc.convergence import generalization, laws, learning_rate, noise_scale, tradeoff
 from calc.errors import ScenarioError
+
+MLPERF_RUNS = json.loads((Path(__file__).parent / "data/samples_to_target.json").read_text(encoding="utf-8"))["runs"]
 
 positive = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -42,7 +46,7 @@ class TestTradeoff:
         assert fit.critical_batch == pytest.approx(row["critical_batch"][0], rel=0.01)
         assert fit.rms_log_error < 0.08
 
-    @pytest.mark.parametrize("run", published.samples_to_target(), ids=lambda run: run["task"])
+    @pytest.mark.parametrize("run", MLPERF_RUNS, ids=lambda run: run["task"])
     def test_fits_of_mlperfs_results(self, run: dict[str, Any]) -> None:
         row = next(r for r in published.critical_batches() if r["task"].startswith(run["task"]))
         steps = [examples / batch for examples, batch in zip(run["examples"], run["batch"], strict=True)]
@@ -125,10 +129,6 @@ class TestLaws:
     def test_zhang_of_1_74_billion(self) -> None:
         assert laws.zhang_critical_sequences_of_data(1.74e9) == pytest.approx(764.0, rel=0.001)
 
-    @pytest.mark.parametrize(("parameters", "measured"), [(85e6, 745), (302e6, 1394), (1.2e9, 2533)])
-    def test_zhang_by_size(self, parameters: float, measured: float) -> None:
-        assert laws.zhang_critical_sequences_of_size(parameters) == pytest.approx(measured, rel=0.05)
-
     @pytest.mark.parametrize(("tokens", "ratio"), [(1.74e9, 1.60), (3.07e9, 1.40), (6.14e9, 1.16), (12.3e9, 1.09)])
     def test_power_lines_beside_zhangs_data(self, tokens: float, ratio: float) -> None:
         ours = {1.74e9: 1.12e6, 3.07e9: 1.66e6, 6.14e9: 2.78e6, 12.3e9: 4.05e6}[tokens]
@@ -161,15 +161,6 @@ class TestLearningRate:
         best = {32: 0.1, 64: 0.4, 128: 0.4, 256: 0.8, 512: 1.2, 1024: 1.6, 2048: 1.6, 4096: 1.6}
         for batch, rate in best.items():
             assert 0.5 < learning_rate.saturating(batch, 417, 2.0) / rate < 2
-
-    def test_noise_is_what_the_linear_rule_keeps(self) -> None:
-        assert learning_rate.sgd_noise(0.1, 256, 1.28e6, 0.9) == pytest.approx(
-            learning_rate.sgd_noise(3.2, 8192, 1.28e6, 0.9)
-        )
-
-    def test_weight_decay_follows_the_batch(self) -> None:
-        one = learning_rate.weight_decay_timescale(1e6, 1e-3, 0.1, 1e11)
-        assert learning_rate.weight_decay_timescale(2e6, 1e-3, 0.2, 1e11) == pytest.approx(one)
 
     def test_sgd_below_and_above_the_noise_scale(self) -> None:
         below = learning_rate.suggest("sgd-momentum", 256, 0.1, 1024, (15_000, 30_000))

@@ -9,7 +9,6 @@ library derives from other keys is in `calc.catalog.config_rules`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,8 +28,6 @@ from calc.catalog.config_keys import (
 )
 from calc.catalog.config_rules import derive
 from calc.errors import ScenarioError
-
-MAX_CONFIG_BYTES = 1_000_000
 
 # Names from before the library's present ones, still found in published files.
 _OLD_NAMES: dict[str, dict[str, str]] = {
@@ -68,7 +65,6 @@ _OTHER_FILES: tuple[tuple[tuple[str, ...], str], ...] = (
         "this is a timm configuration: a name without sizes. Choose the torchvision model from the list",
     ),
 )
-_CLASS_NAME_BEFORE = re.compile(r"^\w+Config\s*(?=\{)")  # as print(model.config) shows it
 _TOKEN_OPTIONS = ("max_new_tokens", "temperature", "top_p", "top_k", "eos_token_id")
 
 
@@ -98,49 +94,6 @@ def _data() -> dict[str, Any]:
 def known_model_types() -> frozenset[str]:
     """Return every ``model_type`` (and diffusers class) whose defaults are known."""
     return frozenset(_data()["model_types"])
-
-
-def defaults_source() -> str:
-    """Return which libraries and versions the defaults come from."""
-    return str(_data()["source"])
-
-
-def parse_config_text(text: str) -> dict[str, Any]:
-    """Return the object that a pasted or dropped ``config.json`` holds.
-
-    Raises
-    ------
-    ScenarioError
-        Where the text is too long, no JSON, no object, or what ``print(model)`` shows.
-    """
-    if len(text.encode("utf-8", "replace")) > MAX_CONFIG_BYTES:
-        raise ScenarioError(FIELD, "the text is longer than 1 MB; a config.json is a few kilobytes")
-    stripped = text.lstrip("\ufeff \t\r\n")
-    if not stripped:
-        raise ScenarioError(FIELD, "nothing was given. Paste the content of a config.json")
-    head = stripped.split("\n", 1)[0].strip()
-    if not stripped.startswith(("{", "[", '"')) and head.endswith("(") and head[:-1].isidentifier():
-        raise ScenarioError(
-            FIELD,
-            "this is what print(model) shows; it lacks what the calculation needs, such as the number of heads. "
-            "Use print(model.config.to_json_string()) and paste that",
-        )
-    stripped = _CLASS_NAME_BEFORE.sub("", stripped)
-    try:
-        value = json.loads(stripped, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ScenarioError(
-            FIELD, f"this is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from None
-    except RecursionError:
-        raise ScenarioError(FIELD, "this JSON is nested too deeply for a config.json") from None
-    if not isinstance(value, dict):
-        raise ScenarioError(FIELD, "a config.json is one JSON object: { ... }")
-    return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ScenarioError(FIELD, f"{name} is no JSON number")
 
 
 def complete_config(config: Mapping[str, Any]) -> dict[str, Any]:

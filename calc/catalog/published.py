@@ -26,12 +26,6 @@ def steps_to_target() -> list[dict[str, Any]]:
     return runs
 
 
-def samples_to_target() -> list[dict[str, Any]]:
-    """List samples to MLPerf's target quality against batch, one entry a benchmark."""
-    runs: list[dict[str, Any]] = _load("samples_to_target")["runs"]
-    return runs
-
-
 def generalization() -> list[dict[str, Any]]:
     """List final quality against batch, one series a study, with what was and was not tuned again."""
     series: list[dict[str, Any]] = _load("generalization")["series"]

@@ -58,14 +58,6 @@ def zhang_critical_sequences_of_data(tokens: float) -> float:
     return float(22.91 * (tokens / 1e6) ** 0.47)
 
 
-def zhang_critical_sequences_of_size(parameters: float) -> float:
-    """Critical batch (20 % definition) of a Chinchilla-optimal run, in sequences of 512: ``93.20 (N / 1e6)^0.468``.
-
-    Source: Zhang et al. 2024, arXiv:2410.21676, authors' notebook.
-    """
-    return float(93.20 * (parameters / 1e6) ** 0.468)
-
-
 def zhang_refit_critical_batch(tokens: float) -> float:
     """Critical batch (2x definition) in tokens, refitted here to Zhang's steps to target: ``2.24 D^0.619``.
 

@@ -45,22 +45,6 @@ def surge(batch: float, noise_scale: float, largest_rate: float = 1.0) -> float:
     return 2 * largest_rate / (1 / root + root)
 
 
-def sgd_noise(learning_rate: float, batch: float, dataset_samples: float, momentum: float = 0.0) -> float:
-    """Scale of SGD's random fluctuations, kept by the linear rule: ``g = eta N / (B (1 - m))``.
-
-    Source: Smith & Le 2017, arXiv:1710.06451; with momentum Smith et al. 2018, arXiv:1711.00489.
-    """
-    return learning_rate * dataset_samples / (batch * (1 - momentum))
-
-
-def weight_decay_timescale(batch_tokens: float, learning_rate: float, weight_decay: float, tokens: float) -> float:
-    """AdamW's averaging timescale as a share of the run: ``tau = B / (eta lambda D)``; keep it when the batch changes.
-
-    Source: Bergsma et al. 2025, arXiv:2505.13738.
-    """
-    return batch_tokens / (learning_rate * weight_decay * tokens)
-
-
 @dataclass(frozen=True, slots=True)
 class AdamSettings:
     """Adam's settings at one batch."""

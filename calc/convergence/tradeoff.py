@@ -34,14 +34,6 @@ def examples_factor(batch: float, critical_batch: float) -> float:
     return 1 + batch / critical_batch
 
 
-def best_loss_decrease_share(batch: float, noise_scale: float) -> float:
-    """Loss decrease of one well-tuned SGD step, as a share of a full-gradient step's: ``1 / (1 + B_noise / B)``.
-
-    Source: arXiv:1812.06162, equation 2.7.
-    """
-    return 1 / (1 + noise_scale / batch)
-
-
 def steps_saved_by_doubling(batch: float, critical_batch: float) -> float:
     """Share of the steps that twice the batch saves: one half far below the critical batch, none far above."""
     return 1 - steps_factor(2 * batch, critical_batch) / steps_factor(batch, critical_batch)
@@ -52,23 +44,6 @@ def examples_added_by_doubling(batch: float, critical_batch: float) -> float:
     return examples_factor(2 * batch, critical_batch) / examples_factor(batch, critical_batch) - 1
 
 
-def adaptive_batch(noise_scale: float, time_per_cost: float) -> float:
-    """Batch that trades time for cost at a constant rate while the noise scale grows: ``B = sqrt(r B_simple)``.
-
-    Parameters
-    ----------
-    noise_scale : float
-        The simple noise scale now.
-    time_per_cost : float
-        Trading rate r, in examples.
-
-    Notes
-    -----
-    Source: arXiv:1812.06162, appendix D.
-    """
-    return math.sqrt(time_per_cost * noise_scale)
-
-
 @dataclass(frozen=True, slots=True)
 class TradeoffFit:
     """Fewest steps and critical batch fitted to runs that reached one loss, and how far the runs lie from the fit."""
@@ -76,11 +51,6 @@ class TradeoffFit:
     fewest_steps: float
     critical_batch: float
     rms_log_error: float
-
-    @property
-    def fewest_examples(self) -> float:
-        """Examples needed by a batch that is small enough: E_min = B_crit x S_min."""
-        return self.critical_batch * self.fewest_steps
 
 
 def fit_tradeoff(batches: Sequence[float], steps: Sequence[float]) -> TradeoffFit:
