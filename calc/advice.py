@@ -33,6 +33,17 @@ class Lever:
 
 _ADAM = frozenset({"adam", "adamw", "adamw-fused"})
 _SIXTEEN_BIT = frozenset({"fp16", "bf16", "bf16-master", "fp8"})
+# What selective checkpointing is worth, and who says so, by how attention is computed.
+_SELECTIVE = {
+    "eager": (
+        "Same result, a few percent more time: the attention core of each block is computed again.",
+        "Korthikanti et al. 2022, arXiv:2205.05198",
+    ),
+    "fused": (
+        "Same result, more time: attention and every second matrix product are kept, the rest is computed again.",
+        "torchtitan, torchtitan/distributed/activation_checkpoint.py",
+    ),
+}
 
 
 def _attention(scenario: Mapping[str, Any]) -> Iterator[Lever]:
@@ -75,8 +86,7 @@ def _checkpointing(scenario: Mapping[str, Any]) -> Iterator[Lever]:
             "Selective checkpointing",
             "selective checkpointing",
             {"checkpointing": "selective"},
-            "Same result, a little more time. Saves little where attention is fused already.",
-            "Korthikanti et al. 2022, arXiv:2205.05198",
+            *_SELECTIVE["eager" if scenario.get("attention") == "eager" else "fused"],
         )
 
 

@@ -44,7 +44,11 @@ def default_price(gpu_id: str) -> Price | None:
 
 
 def update_count(samples: float, global_batch: int) -> int:
-    """Optimizer updates that a number of samples takes; the last one may be partly filled."""
+    """Optimizer updates that a number of samples takes; the last one may be partly filled.
+
+    The part of the "generalization gap" that is arithmetic: over as many samples, twice the batch means half the
+    updates (Hoffer et al. 2017, arXiv:1705.08741).
+    """
     return math.ceil(samples / global_batch)
 
 

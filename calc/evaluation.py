@@ -177,5 +177,4 @@ def _band(memory: StepMemory, limit_bytes: int) -> Band:
 def _plan(scenario: Scenario, limits: Band) -> dict[str, Any] | None:
     if scenario.global_batch is None or limits.expected == 0:
         return None
-    largest = min(scenario.micro_batch or limits.expected, max(limits.expected, scenario.micro_batch or 0))
-    return accumulation.plan(largest, scenario.global_batch, scenario.layout.data)
+    return accumulation.plan(chosen_micro_batch(scenario, limits), scenario.global_batch, scenario.layout.data)

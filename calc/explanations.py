@@ -345,8 +345,8 @@ def _critical_batch(
         yield (
             "convergence.updates",
             Explanation(
-                "samples of the run \u00f7 samples of a step",
-                counted(updates, "update", said=number_text(updates)),
+                "samples of the run \u00f7 samples of a step, upwards",
+                counted(updates, "update"),
                 DEFINITION,
             ),
         )

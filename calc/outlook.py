@@ -115,7 +115,7 @@ def accumulation_of(
             batch_norm=has_batch_norm(scenario.model.architecture),
             token_mean_loss=scenario.filled["task"] in TEXT_TASKS,
             contrastive_loss=scenario.model.task is Task.IMAGE_TEXT_CONTRASTIVE,
-            gradient_bytes_each=step.compute_itemsize if str(scenario.precision) in {"fp16", "bf16"} else 4,
+            gradient_bytes_each=min(p.dtype.itemsize for p in step.parameters if p.learns),
         ),
     }
 

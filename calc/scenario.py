@@ -78,7 +78,12 @@ class Optimizer(StrEnum):
 
 
 class Checkpointing(StrEnum):
-    """Activation checkpointing: none, every block, or the attention core alone."""
+    """Activation checkpointing: none, every block, or selective.
+
+    Selective computes again the attention core alone where attention is eager (Korthikanti et al. 2022,
+    arXiv:2205.05198); where it is fused, which does that anyway, all but attention and every second matrix product of
+    a block (torchtitan's default policy).
+    """
 
     NONE = "none"
     FULL = "full"

@@ -236,9 +236,7 @@ def worth(result: dict[str, Any]) -> str:
     found = result["convergence"]
     facts = _band_facts(result, found) if found["critical_batch"] else []
     if found["updates"] is not None:
-        facts.append(
-            fact("Updates in the run", explained(result, "convergence.updates", count(round(found["updates"]))))
-        )
+        facts.append(fact("Updates in the run", explained(result, "convergence.updates", count(found["updates"]))))
     own = found["own_noise_scale"]
     if own:
         scale = own["noise_scale"]

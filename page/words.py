@@ -34,7 +34,10 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
     },
     "checkpointing": {
         "none": ("None", "keep every activation for backward"),
-        "selective": ("Selective", "recompute the attention part alone"),
+        "selective": (
+            "Selective",
+            "recompute part of each block: the core of eager attention, else all but every second matrix product",
+        ),
         "full": ("Every block", "keep one tensor a block, run the block's forward again in backward"),
     },
     "attention": {

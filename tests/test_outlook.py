@@ -153,6 +153,22 @@ def test_where_no_split_is_exact_the_closest_way_is_what_accumulation_costs() ->
     assert [caveat["id"] for caveat in cost["caveats"]] == ["loss-scale", "token-mean-loss", "half-precision-sum"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "sums_in_16_bit"),
+    [
+        ({"precision": "bf16"}, True),
+        ({"precision": "bf16-master"}, True),
+        ({"precision": "fp8"}, True),
+        ({"precision": "amp-bf16"}, False),
+        # Its adapters, which alone have gradients, are fp32.
+        ({"precision": "bf16", "method": "lora"}, False),
+    ],
+)
+def test_gradients_that_are_added_up_in_16_bit_are_said_to_be(changes: dict[str, Any], *, sums_in_16_bit: bool) -> None:
+    found = evaluate({**LLAMA, **changes, "global_batch": 4096})["accumulation"]
+    assert ("half-precision-sum" in {caveat["id"] for caveat in found["caveats"]}) is sums_in_16_bit
+
+
 def test_a_batch_in_one_pass_is_not_accumulated() -> None:
     found = evaluate({**LLAMA, "global_batch": 2})
     assert found["plan"]["exact"]["accumulation_steps"] == 1

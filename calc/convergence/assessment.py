@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from calc import cost
 from calc.catalog import published
 from calc.convergence import generalization, laws, learning_rate, noise_scale, tradeoff
 from calc.errors import ScenarioError
@@ -21,11 +22,14 @@ _FAMILIES = {
     "sequence-classification": "masked-lm",
     "seq2seq-lm": "causal-lm",
     "speech-seq2seq": "speech",
+    "speech-ctc": "speech",
     "image-classification": "image-classification",
+    "image-text-contrastive": "image-text-contrastive",
     "segmentation": "detection",
     "diffusion": "diffusion",
 }
-_TEXT_TASKS = frozenset({"causal-lm", "seq2seq-lm"})
+# What the published laws of batch sizes were fitted on.
+_PRETRAINED_BY_LAWS = frozenset({"causal-lm", "seq2seq-lm"})
 # Tokens from which on a text run is pre-training rather than fine-tuning: the smallest run the laws were fitted on.
 _PRETRAINING_TOKENS = 1e9
 # Compute-optimal training length where the user names none: Hoffmann et al. 2022, arXiv:2203.15556.
@@ -45,7 +49,7 @@ class CriticalBand:
 
 def family_of(task: str, method: str) -> str:
     """Name the kind of run in the published tables' words; adapters on a frozen model are their own kind."""
-    return "lora" if method in {"lora", "qlora"} else _FAMILIES.get(task, task)
+    return "lora" if method in {"lora", "qlora"} else _FAMILIES[task]
 
 
 def band_from_noise_scale(value: float) -> CriticalBand:
@@ -183,7 +187,7 @@ def _laws_of_run(
     task: str, family: str, parameters: int, tokens_per_sample: int | None, samples: float | None
 ) -> tuple[str, list[dict[str, Any]], float | None]:
     """Return the kind of run, the laws where it is pre-training, and the tokens assumed where no length is given."""
-    if task not in _TEXT_TASKS or family == "lora" or not tokens_per_sample:
+    if task not in _PRETRAINED_BY_LAWS or family == "lora" or not tokens_per_sample:
         return family, [], None
     assumed_tokens = _TOKENS_PER_PARAMETER * parameters if samples is None else None
     tokens = assumed_tokens or (samples or 0) * tokens_per_sample
@@ -257,7 +261,7 @@ def assess(
         "tradeoff": None,
         "verdict": "No measured critical batch is close to this run: paste two gradient norms to find your own.",
         "closest_task": row,
-        "updates": generalization.updates(samples, global_batch) if samples else None,
+        "updates": cost.update_count(samples, global_batch) if samples else None,
         "generalization": [series["id"] for series in generalization.nearest_series(family, dataset)],
         "learning_rate": None,
     }

@@ -1,19 +1,10 @@
-"""Final quality against batch: published points as they were measured, and the number of updates. No invented curve."""
+"""Final quality against batch: published points as they were measured. No invented curve."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from calc.catalog import published
-
-
-def updates(samples_seen: float, batch: float) -> float:
-    """Optimizer updates in a run of a fixed number of samples: ``epochs x N / B``.
-
-    The part of the "generalization gap" that is arithmetic: at fixed epochs, twice the batch means half the updates
-    (Hoffer et al. 2017, arXiv:1705.08741).
-    """
-    return samples_seen / batch
 
 
 def nearest_series(family: str, dataset: str | None = None) -> list[dict[str, Any]]:
