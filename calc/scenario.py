@@ -326,19 +326,15 @@ _TASK_OF: Mapping[str, Task] = MappingProxyType(
         for task, types in {
             Task.MASKED_LM: (
                 "bert roberta xlm-roberta camembert distilbert electra albert deberta deberta-v2 modernbert mpnet "
-                "big_bird esm longformer mobilebert rembert roformer data2vec-text ernie roberta-prelayernorm "
-                "xlm-roberta-xl megatron-bert"
+                "data2vec-text ernie"
             ),
-            Task.SEQ2SEQ_LM: (
-                "t5 mt5 umt5 longt5 t5gemma bart mbart pegasus marian blenderbot blenderbot-small m2m_100 led plbart"
-            ),
+            Task.SEQ2SEQ_LM: ("t5 mt5 umt5 bart mbart pegasus marian blenderbot blenderbot-small m2m_100 plbart"),
             Task.IMAGE_CLASSIFICATION: (
-                "vit deit beit swin swinv2 convnext convnextv2 siglip dinov2 segformer resnet clip_vision_model "
-                "siglip_vision_model vit_mae vit_msn dinov2_with_registers data2vec-vision"
+                "vit deit beit swin convnext convnextv2 siglip dinov2 vit_msn dinov2_with_registers data2vec-vision"
             ),
             Task.IMAGE_TEXT_CONTRASTIVE: "clip",
             Task.SPEECH_SEQ2SEQ: "whisper",
-            Task.SPEECH_CTC: "wav2vec2 hubert wavlm unispeech unispeech-sat",
+            Task.SPEECH_CTC: "wav2vec2 hubert unispeech unispeech-sat",
         }.items()
         for model_type in types.split()
     }
