@@ -155,6 +155,8 @@ DEFAULT_SEQUENCE = 1024
 DEFAULT_TARGET = 128
 DEFAULT_IMAGE = 224
 DEFAULT_AUDIO_FRAMES = 3000
+DEFAULT_WAVEFORM_FRAMES = 160_000
+"""Ten seconds at 16 kHz, for models that take the waveform itself."""
 DEFAULT_LORA_RANK = 16
 
 KEYS = (
@@ -414,7 +416,8 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
             audio_frames=size("audio_frames", from_preset("audio_frames") or DEFAULT_AUDIO_FRAMES, MAX_SEQUENCE),
         ), filled
     if task is Task.SPEECH_CTC:
-        return Shape(audio_frames=size("audio_frames", from_preset("audio_frames") or 160_000, MAX_SEQUENCE)), filled
+        frames = size("audio_frames", from_preset("audio_frames") or DEFAULT_WAVEFORM_FRAMES, MAX_SEQUENCE)
+        return Shape(audio_frames=frames), filled
     sized = config.get("vision_config", config)
     default_image = from_preset("image_size") or _config_value(sized, "image_size") or DEFAULT_IMAGE
     image = size("image_size", default_image, MAX_IMAGE)
