@@ -14,13 +14,14 @@ from calc.catalog.gpus import (
     gpu,
     gpus,
     instances,
-    matrix_flops_per_second,
     precision_refusal,
     search,
     supports,
     unified_visible_bytes,
 )
 from calc.errors import ScenarioError
+from calc.scenario import parse
+from calc.throughput import Machine
 
 
 def test_there_are_at_least_90_with_unique_ids() -> None:
@@ -66,7 +67,8 @@ def test_memory_is_what_the_driver_reports(gpu_id: str, mib: int) -> None:
     ],
 )
 def test_rates_are_the_makers_dense_figures(gpu_id: str, precision: str, teraflops: float) -> None:
-    assert matrix_flops_per_second(gpu(gpu_id), precision) == pytest.approx(teraflops * 1e12, rel=0.005)
+    itemsize = {"tf32": 4, "fp8": 1}.get(precision, 2)
+    assert Machine.of(gpu(gpu_id)).peak(itemsize, precision) == pytest.approx(teraflops * 1e12, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_the_context_of_the_h100_is_the_measured_one() -> None:
 @pytest.mark.parametrize("card", gpus(), ids=lambda card: card.id)
 def test_every_card_is_whole(card: Gpu) -> None:
     assert 0.6 * card.memory_bytes < card.visible_bytes <= card.memory_bytes
-    assert card.usable_bytes > 0.8 * card.visible_bytes
+    assert card.context_bytes < 0.2 * card.visible_bytes
     assert 5e10 < card.memory_bandwidth_bytes_per_second < 1e13
     rates = card.dense_flops_per_second
     assert {"fp32", "fp16"} <= rates.keys()
@@ -152,7 +154,7 @@ def test_a_missing_precision_is_refused_with_the_alternative(gpu_id: str, precis
     assert refusal is not None
     assert instead in refusal
     with pytest.raises(ScenarioError) as caught:
-        matrix_flops_per_second(gpu(gpu_id), precision)
+        parse({"model": "gpt2", "gpu": gpu_id, "precision": precision})
     assert caught.value.field == "precision"
 
 

@@ -118,11 +118,6 @@ class Gpu:
     note: str = ""
 
     @property
-    def usable_bytes(self) -> int:
-        """What torch's allocator can hold at most when this process is alone on the GPU."""
-        return self.visible_bytes - self.context_bytes
-
-    @property
     def resident_threads(self) -> int:
         """Threads that each multiprocessor holds at once."""
         if self.compute_capability is None:
@@ -285,17 +280,3 @@ def attention_refusal(card: Gpu | None, attention: str, precision: str) -> str |
     if FORMATS_BY_PRECISION[precision][0] in ("fp32", "tf32"):
         return f"{attention} takes fp16 and bf16 alone, not {precision}: choose sdpa, or amp-bf16 as precision"
     return None
-
-
-def matrix_flops_per_second(card: Gpu, precision: str) -> float:
-    """Return the dense rate of the matrix products of a precision.
-
-    Raises
-    ------
-    ScenarioError
-        Field ``precision``, where the GPU does not compute in it.
-    """
-    refusal = precision_refusal(card, precision)
-    if refusal is not None:
-        raise ScenarioError("precision", refusal)
-    return card.dense_flops_per_second[FORMATS_BY_PRECISION[precision][0]]
