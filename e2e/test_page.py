@@ -286,6 +286,10 @@ def golden_scenarios() -> list[dict[str, object]]:
             ("h100-sxm-80gb", {"precision": "bf16", "checkpointing": "full", "global_batch": 96}),
             ("a100-sxm-80gb", {"precision": "fp32", "optimizer": "sgd-momentum", "micro_batch": 3}),
         )
+    ] + [
+        # The largest graphs: a browser gives its workers a stack of half a megabyte.
+        {"model": model, "gpu": "h200-sxm-141gb"}
+        for model in ("sdxl-unet", "densenet201", "efficientnet_v2_l", "swin-large", "llama-3.1-8b")
     ]
 
 

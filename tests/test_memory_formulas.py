@@ -258,3 +258,28 @@ class TestQuantized:
     def test_adapters_of_rank_r_have_r_times_in_plus_out_weights(self) -> None:
         memory = memory_of("llama-2-7b", precision="bf16", method="lora", lora_rank=8, lora_targets="attention")
         assert memory.step.trainable_count == 32 * 4 * 8 * (4096 + 4096)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "gpt2-xl"},
+        # Attention's second result is given once more where it is computed again, and nobody takes it.
+        {"model": "gpt2-xl", "attention": "eager", "checkpointing": "selective"},
+        {"model": "llama-3.2-1b", "checkpointing": "full"},
+        # Two kinds of layers take turns.
+        {"model": "gemma-2-9b", "precision": "bf16"},
+        {"model": "smollm3-3b", "precision": "bf16", "attention": "eager"},
+        {"model": "flux.1-dev", "precision": "bf16", "method": "lora"},
+        {"model": "t5-small"},
+        {"model": "swin-small"},
+        {"model": "resnet50"},
+    ],
+    ids=lambda changes: "-".join(changes.values()),
+)
+def test_after_backward_gradients_alone_are_left(changes: dict[str, Any]) -> None:
+    step = step_memory(parse({"gpu": {"memory_gib": 2000}, "micro_batch": 1, **changes})).step
+    taken = [event for events in step.unrolled.passes.values() for event in events if event > 0]
+    left = {taken[-place - 1] for place in step.unrolled.gradients}
+    assert left
+    assert {step.profile.labels[storage] for storage in left - step.profile.gradients} <= {"inputs"}

@@ -14,7 +14,7 @@ import pytest
 
 from calc.replay import ops
 from calc.replay.layers import BatchNorm, Build, Conv, LayerNorm, Linear
-from calc.replay.tape import Autocast, Dtype, Phase, Tape
+from calc.replay.tape import Autocast, Dtype, Node, Phase, Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,6 +126,21 @@ def backward_of(make: Callable[[Build, Tensor], Tensor], *, checkpointing: bool)
     tape.backward(loss)
     del loss
     return tape, kept
+
+
+def test_freeing_a_step_goes_no_deeper_than_one_node() -> None:
+    tape = Tape()
+    loss = activation(tape, Dtype.FP32, SEQUENCE)
+    build = Build(Dtype.FP32)
+    for layer in range(100):
+        loss = Linear(build, f"layers.{layer}", WIDTH, WIDTH)(loss)
+    loss = ops.reduce_sum(loss, (1,))
+    last = loss.node
+    assert isinstance(last, Node)
+    assert last.edges
+    tape.backward(loss)
+    # Whoever holds the last node does not hold the others, each of which would be freed inside the one behind it.
+    assert not last.edges
 
 
 def perceptron() -> Callable[[Build, Tensor], Tensor]:

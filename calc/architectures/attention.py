@@ -131,6 +131,21 @@ def _scores(q: Tensor, k: Tensor, heads: Heads, *, repeated: bool, heads_first: 
     return ops.matmul(rows, columns, (heads.query, heads.queries, heads.keys), heads.width)
 
 
+def _recomputed(
+    compose: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, returns: Callable[[Tensor], None] | None
+) -> Tensor:
+    """Attention that is computed again in backward, where nobody takes the weights that it gives once more."""
+
+    def function(*inputs: Tensor) -> list[Tensor]:
+        weights: list[Tensor] = []
+        return [compose(*inputs, returns=weights.append if returns is not None else None), *weights]
+
+    out, *weights = q.tape.checkpoint_many(function, q, k, v)
+    for each in weights:
+        returns(each)  # type: ignore[misc]
+    return out
+
+
 def attend(
     kind: str,
     q: Tensor,
@@ -158,7 +173,7 @@ def attend(
     """
     if kind in ("eager", EAGER_RECOMPUTED):
 
-        def compose(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def compose(q: Tensor, k: Tensor, v: Tensor, returns: Callable[[Tensor], None] | None = returns) -> Tensor:
             return eager(
                 q,
                 k,
@@ -174,7 +189,9 @@ def attend(
                 returns=returns,
             )
 
-        return q.tape.checkpoint(compose, q, k, v) if kind == EAGER_RECOMPUTED else compose(q, k, v)
+        if kind == "eager":
+            return compose(q, k, v)
+        return _recomputed(compose, q, k, v, returns)
     if bias is not None:
         mask = ops.where(boolean_mask(q.tape, heads.queries, heads.keys), bias) if heads.causal else bias
         del bias

@@ -518,8 +518,10 @@ class Tape:
         while nodes:
             node = nodes.pop()
             arrived = buffers.pop(node, None)
-            backward = node.backward
-            node.backward = None
+            # The loss holds the last node, and with edges all before it: in the page they would be freed one inside the
+            # other, deeper than a browser's stack.
+            backward, edges = node.backward, node.edges
+            node.backward, node.edges = None, ()
             if arrived is None or backward is None:
                 continue
             if node.segment != self._block:
@@ -529,13 +531,13 @@ class Tape:
             gradients = list(backward(arrived if node.owns_gradient or node.outputs > 1 else arrived[0]))
             if recomputed:
                 backward = None
-            for position, edge in enumerate(node.edges):
+            for position, edge in enumerate(edges):
                 gradient, gradients[position] = gradients[position], None
                 if edge is not None and gradient is not None:
                     gradients[position] = self._formed(edge, gradient)
                 del gradient
             del backward, arrived
-            for position, edge in enumerate(node.edges):
+            for position, edge in enumerate(edges):
                 gradient, gradients[position] = gradients[position], None
                 if edge is not None and gradient is not None:
                     self._deliver(edge, gradient)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from calc.replay.tape import Phase, Segment
@@ -46,13 +47,15 @@ def _unrolled(log: tuple[int, ...], pieces: tuple[tuple[int, int, Segment], ...]
     taken = 0
     held: dict[int, list[int]] = {}
     passes: dict[Phase, list[int]] = {}
-    for stretch in stretches:
-        segment = stretch.segment
-        in_block = segment.block >= 0
-        events = passes.setdefault(segment.phase, [])
-        for repetition in range(segment.repeats):
-            whole = repetition in (0, 1, segment.repeats - 1)
-            for event in stretch.events if whole else stretch.lasting:
+    # A block of several layers has a stretch for each, and they take turns.
+    for (phase, block), alike in groupby(stretches, lambda stretch: (stretch.segment.phase, stretch.segment.block)):
+        layers = list(alike)
+        repeats = layers[0].segment.repeats
+        in_block = block >= 0
+        events = passes.setdefault(phase, [])
+        for repetition in range(repeats):
+            whole = repetition in (0, 1, repeats - 1)
+            for event in chain.from_iterable(layer.events if whole else layer.lasting for layer in layers):
                 if event > 0:
                     taken += 1
                     held.setdefault(event, []).append(taken)
