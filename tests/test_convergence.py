@@ -268,6 +268,31 @@ class TestAssess:
         assert found["laws"] == []
         assert "LoRA" in found["closest_task"]["task"]
 
+    @pytest.mark.parametrize(
+        ("task", "samples"),
+        # SQuAD twice; a classification of any length; a short run on one's own text.
+        [("sequence-classification", 2 * 87_599), ("sequence-classification", None), ("masked-lm", 500_000)],
+    )
+    def test_fine_tuning_of_an_encoder_is_not_its_pretraining(self, task: str, samples: float | None) -> None:
+        found = convergence.assess(
+            task=task, global_batch=32, parameters=110_000_000, optimizer="adamw", tokens_per_sample=384,
+            samples=samples, dataset="squad", known_batch=16, known_learning_rate=2e-5,
+        )  # fmt: skip
+        assert found["closest_task"] is None
+        assert found["critical_batch"] is None
+        assert found["generalization"] == []
+        assert "fine-tuning BERT take 16 or 32 samples" in found["verdict"]
+        assert "not known" in found["learning_rate"]["reason"]
+
+    @pytest.mark.parametrize("samples", [None, 2e9 / 512], ids=["no-length", "long"])
+    def test_masked_pretraining_is_beside_mlperfs(self, samples: float | None) -> None:
+        found = convergence.assess(
+            task="masked-lm", global_batch=256, parameters=336_000_000, optimizer="lamb", tokens_per_sample=512,
+            samples=samples,
+        )  # fmt: skip
+        assert found["critical_batch"]["high"] == 10_140
+        assert found["assumed_tokens"] is None
+
     def test_without_a_length_the_assumption_is_said(self) -> None:
         found = convergence.assess(
             task="causal-lm", global_batch=16, parameters=124_000_000, optimizer="adamw", tokens_per_sample=1024

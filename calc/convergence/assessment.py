@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "causal-lm": "causal-lm",
     "masked-lm": "masked-lm",
-    "sequence-classification": "masked-lm",
+    "sequence-classification": "encoder-fine-tuning",
     "seq2seq-lm": "causal-lm",
     "speech-seq2seq": "speech",
     "speech-ctc": "speech",
@@ -27,6 +27,16 @@ _FAMILIES = {
     "image-text-contrastive": "image-text-contrastive",
     "segmentation": "detection",
     "diffusion": "diffusion",
+}
+# What a masked language model's run is where it is too short for pre-training, in the same words.
+_SHORT_MASKED = _FAMILIES["sequence-classification"]
+_NOTHING_CLOSE = "No measured critical batch is close to this run: paste two gradient norms to find your own."
+_NOTHING_CLOSE_OF = {
+    _SHORT_MASKED: (
+        "No measured critical batch is close to this run: it is fine-tuning, and those of such models are of "
+        "pre-training. Recipes for fine-tuning BERT take 16 or 32 samples (Devlin et al. 2018, arXiv:1810.04805, "
+        "appendix A.3). Paste two gradient norms to find your own."
+    )
 }
 # What the published laws of batch sizes were fitted on.
 _PRETRAINED_BY_LAWS = frozenset({"causal-lm", "seq2seq-lm"})
@@ -187,10 +197,13 @@ def _laws_of_run(
     task: str, family: str, parameters: int, tokens_per_sample: int | None, samples: float | None
 ) -> tuple[str, list[dict[str, Any]], float | None]:
     """Return the kind of run, the laws where it is pre-training, and the tokens assumed where no length is given."""
+    length = None if samples is None or not tokens_per_sample else samples * tokens_per_sample
+    if family == "masked-lm" and length is not None and length < _PRETRAINING_TOKENS:
+        return _SHORT_MASKED, [], None
     if task not in _PRETRAINED_BY_LAWS or family == "lora" or not tokens_per_sample:
         return family, [], None
-    assumed_tokens = _TOKENS_PER_PARAMETER * parameters if samples is None else None
-    tokens = assumed_tokens or (samples or 0) * tokens_per_sample
+    assumed_tokens = _TOKENS_PER_PARAMETER * parameters if length is None else None
+    tokens = assumed_tokens or length or 0
     if tokens < _PRETRAINING_TOKENS:
         # The only fine-tuning run among the measured ones is one of adapters.
         return "lora", [], assumed_tokens
@@ -259,7 +272,7 @@ def assess(
         "own_noise_scale": own,
         "critical_batch": None,
         "tradeoff": None,
-        "verdict": "No measured critical batch is close to this run: paste two gradient norms to find your own.",
+        "verdict": _NOTHING_CLOSE_OF.get(family, _NOTHING_CLOSE),
         "closest_task": row,
         "updates": cost.update_count(samples, global_batch) if samples else None,
         "generalization": [series["id"] for series in generalization.nearest_series(family, dataset)],
