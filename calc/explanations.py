@@ -368,14 +368,14 @@ def _learning_rate(
             DEFINITION,
         ),
     )
-    if not found["applies"]:
-        formula, values = found["reason"], f"{number_text(rate)}, the highest that the noise scale's band allows"
-    elif found["rule"] == "linear":
+    if found["rule"] == "linear":
         formula = "rate that works \u00d7 growth of the batch"
         values = f"{number_text(known)} \u00d7 {number_text(ratio)} = {number_text(rate)}"
-    else:
+    elif found["rule"] == "square root":
         formula = "rate that works \u00d7 square root of the growth of the batch"
         values = f"{number_text(known)} \u00d7 {number_text(ratio**0.5)} = {number_text(rate)}"
+    else:
+        formula, values = found["reason"], f"{number_text(rate)}, the highest that the noise scale's band allows"
     yield "convergence.learning_rate.learning_rate", Explanation(formula, values, found["source"])
 
 

@@ -15,7 +15,7 @@ from calc import convergence
 from calc.catalog import published
 from calc.convergence import assessment, generalization, laws, learning_rate, noise_scale, tradeoff
 from calc.errors import ScenarioError
-from calc.scenario import Task
+from calc.scenario import Optimizer, Task
 
 MLPERF_RUNS = json.loads((Path(__file__).parent / "data/samples_to_target.json").read_text(encoding="utf-8"))["runs"]
 
@@ -172,6 +172,87 @@ class TestLearningRate:
         above = learning_rate.suggest("sgd", 256, 0.1, 65_536, (1000, 15_000))
         assert not above["applies"]
         assert above["high"] < 0.1 * 65_536 / 256
+
+    @pytest.mark.parametrize(("batch", "best"), [(128, 0.4), (256, 0.8), (512, 1.2)])
+    def test_from_a_batch_above_the_noise_scale_down(self, batch: int, best: float) -> None:
+        """The best rate of CIFAR-10 at 4,096 is 1.6 (hysts' tables); its noise scale is 300 to 900 (McCandlish)."""
+        found = learning_rate.suggest("sgd-momentum", 4096, 1.6, batch, (300, 900))
+        assert not found["applies"]
+        assert found["rule"] == "linear below the noise scale, flat above it"
+        assert found["learning_rate"] == pytest.approx(best, rel=0.3)
+        assert found["reason"].startswith("The batch that works lies above the noise scale")
+        assert "too low" in found["reason"]
+
+    def test_the_saturating_form_by_hand(self) -> None:
+        # 1.6 (1 + 300 / 4096) / (1 + 300 / 128), and with 900.
+        found = learning_rate.suggest("sgd-momentum", 4096, 1.6, 128, (300, 900))
+        assert (found["low"], found["high"]) == (pytest.approx(0.2430, rel=1e-3), pytest.approx(0.5136, rel=1e-3))
+
+    def test_flat_above_the_noise_scale(self) -> None:
+        """From 1,024 on the best rate of CIFAR-10 is 1.6 at every batch (hysts' tables)."""
+        found = learning_rate.suggest("sgd", 1024, 1.6, 4096, (300, 900))
+        assert found["learning_rate"] == pytest.approx(1.6, rel=0.6)
+        assert found["reason"].startswith("Both batches lie above")
+
+    def test_adam_from_above_the_noise_scale(self) -> None:
+        """Li 2024: at four times the noise scale the best rate is 0.8 of the highest, and so at a quarter of it."""
+        down = learning_rate.suggest("adamw", 4000, 8e-4, 1000, (1000, 1000))
+        assert down["learning_rate"] == pytest.approx(1e-3)
+        assert "adam" not in down
+        assert "too low" in down["reason"]
+        up = learning_rate.suggest("adamw", 1000, 1e-3, 4000, (1000, 1000))
+        assert up["learning_rate"] == pytest.approx(8e-4)
+        assert "too high" in up["reason"]
+        assert "falls" in up["reason"]
+
+    @pytest.mark.parametrize(
+        ("batches", "said"),
+        [
+            ((16, 32), "Both batches lie below"),
+            ((64, 600), "The new batch is near"),
+            ((600, 64), "The batch that works is near"),
+            ((600, 800), "Both batches are near"),
+            ((64, 2000), "The new batch lies above"),
+            ((2000, 64), "The batch that works lies above"),
+            ((2000, 4000), "Both batches lie above"),
+        ],
+    )
+    @pytest.mark.parametrize("optimizer", ["sgd", "lion", "lamb", "soap"])
+    def test_where_the_batches_lie_is_said(self, optimizer: str, batches: tuple[int, int], said: str) -> None:
+        found = learning_rate.suggest(optimizer, batches[0], 1e-3, batches[1], (1000, 1500))
+        assert found["reason"].startswith(f"{said} the noise scale")
+        assert found["applies"] == (optimizer == "lamb" or max(batches) < 1500)
+        assert found["low"] <= found["learning_rate"] <= found["high"]
+
+    @pytest.mark.parametrize("batch", [2**power for power in range(9, 16)])
+    def test_lamb_as_its_authors_scaled_it(self, batch: int) -> None:
+        """You et al. 2019, arXiv:1904.00962, untuned LAMB on BERT: 5e-3 at 32,768, a root of 2 less every halving."""
+        at_512 = 5e-3 / 2**3
+        found = learning_rate.suggest("lamb", 512, at_512, batch, (10_140, 40_560))
+        assert found["learning_rate"] == pytest.approx(5e-3 / 2 ** ((15 - math.log2(batch)) / 2))
+        assert found["applies"]
+        assert found["warmup"].startswith("Keep the steps")
+        # Their betas stay at 0.9 and 0.999.
+        assert "adam" not in found
+
+    def test_every_optimizer_has_the_rule_of_its_kind(self) -> None:
+        linear, adam, sign, layerwise, matrix = (
+            {"sgd", "sgd-momentum"},
+            {"adam", "adamw", "adamw-fused", "adamw-8bit", "galore-adamw", "rmsprop"},
+            {"adagrad", "adafactor", "lion"},
+            {"lamb", "lars"},
+            {"muon", "shampoo", "soap"},
+        )
+        assert linear | adam | sign | layerwise | matrix == set(Optimizer)
+        for optimizer in Optimizer:
+            below = learning_rate.suggest(optimizer, 64, 1e-3, 256, (10_000, 20_000))
+            above = learning_rate.suggest(optimizer, 64, 1e-3, 65_536, (10_000, 20_000))
+            assert below["rule"] == ("linear" if optimizer in linear else "square root")
+            assert ("Malladi" in below["source"]) == (optimizer in adam | matrix)
+            assert ("Li et al." in below["source"]) == (optimizer in adam | sign)
+            assert ("You et al." in below["source"]) == (optimizer in layerwise)
+            assert ("falls" in above["reason"]) == (optimizer in adam | sign)
+            assert (above["rule"] == below["rule"]) == (optimizer in layerwise | matrix)
 
     def test_adam_takes_the_root(self) -> None:
         found = learning_rate.suggest("adamw", 64, 1e-4, 256)

@@ -111,3 +111,16 @@ def test_a_plan_takes_the_seconds_and_dollars_of_the_scenario_that_runs_it() -> 
     assert float(terms["passes"].replace(",", "")) * scale == pytest.approx(parts["compute_seconds"], rel=0.02)
     assert float(terms["optimizer"].replace(",", "")) * scale == pytest.approx(parts["optimizer_seconds"], rel=0.02)
     assert come_to(row["explanations"]["run_dollars"]["values"]) == pytest.approx(run["run"]["dollars"], rel=0.02)
+
+
+def test_a_rate_of_the_curve_is_explained_by_it_and_one_of_the_rule_by_the_rule() -> None:
+    images = {"model": "resnet18", "gpu": "rtx-4090-24gb", "image_size": 32, "dataset": "cifar10", "epochs": 200}
+    sgd = {**images, "optimizer": "sgd-momentum", "global_batch": 128, "known_batch": 4096, "known_learning_rate": 1.6}
+    text = {"model": "bert-large", "gpu": "h100-sxm-80gb", "sequence_length": 128}
+    lamb = {**text, "optimizer": "lamb", "global_batch": 65536, "known_batch": 512, "known_learning_rate": 1e-4}
+    place = "convergence.learning_rate.learning_rate"
+    curve = evaluate(sgd)["explanations"][place]
+    assert curve["formula"].startswith("The batch that works lies above the noise scale")
+    assert curve["values"].startswith("0.5136, ")
+    # The root of 128 times the batch.
+    assert evaluate(lamb)["explanations"][place]["values"] == "0.0001 \u00d7 11.31 = 0.001131"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from calc.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def linear(learning_rate: float, batch_ratio: float) -> float:
@@ -20,7 +23,10 @@ def linear(learning_rate: float, batch_ratio: float) -> float:
 def square_root(learning_rate: float, batch_ratio: float) -> float:
     """Scale with the root of the batch: ``sqrt(k) eta``, for Adam-type optimizers well below the noise scale.
 
-    Source: Malladi et al. 2022, arXiv:2205.10287 (for SGD an early proposal, Krizhevsky 2014, arXiv:1404.5997).
+    With layer-wise rates (LAMB) it was used beyond, up to a batch of 32,768, with a warm-up of the same steps.
+
+    Source: Malladi et al. 2022, arXiv:2205.10287; LAMB: You et al. 2019, arXiv:1904.00962 (for SGD an early proposal,
+    Krizhevsky 2014, arXiv:1404.5997).
     """
     return learning_rate * math.sqrt(batch_ratio)
 
@@ -34,12 +40,12 @@ def saturating(batch: float, noise_scale: float, largest_rate: float = 1.0) -> f
 
 
 def surge(batch: float, noise_scale: float, largest_rate: float = 1.0) -> float:
-    """Best rate of a sign-type optimizer (Adam, Lion): ``2 eta_max / (sqrt(B_noise / B) + sqrt(B / B_noise))``.
+    """Best rate of a sign-type optimizer: ``2 eta_max / (sqrt(B_noise / B) + sqrt(B / B_noise))``.
 
     Rises with the root of the batch, peaks at the noise scale and *falls* beyond it. The noise scale moves right
     during training.
 
-    Source: Li et al. 2024, arXiv:2405.14578.
+    Source: Li et al. 2024, arXiv:2405.14578, whose optimizers are Adam, Adagrad, RMSProp, Adafactor and Lion.
     """
     root = math.sqrt(batch / noise_scale)
     return 2 * largest_rate / (1 / root + root)
@@ -87,16 +93,122 @@ def adam_sde(known: AdamSettings, batch_ratio: float) -> AdamScaling:
     )
 
 
-_SGD = frozenset({"sgd", "sgd-momentum"})
+_SAME_SAMPLES = "Keep the warm-up as long in tokens or samples: in steps it shrinks as the batch grows."
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How the best rate of a group of optimizers follows the batch.
+
+    Below the noise scale ``scaled`` holds, which people know as ``rule``. Above it ``curve`` goes on, where one is
+    published, and runs as ``beyond`` says. ``above`` ends the sentence that a batch lies near or above the noise scale.
+    """
+
+    rule: str
+    scaled: Callable[[float, float], float]
+    source: str
+    curve: Callable[[float, float], float] | None = None
+    beyond: str = ""
+    above: str = ""
+    holds_above: bool = False
+    warmup: str = _SAME_SAMPLES
+    notes: tuple[str, ...] = ()
+
+
+_LI = "Li et al. 2024, arXiv:2405.14578"
+_MALLADI = "Malladi et al. 2022, arXiv:2205.10287"
+_YOU = "You et al. 2019, arXiv:1904.00962"
+_CONVENIENCE = (
+    "Layer-wise rates are a convenience, not a need: tuned Nesterov momentum and Adam match them at a batch of "
+    "32,768 (Nado et al. 2021, arXiv:2102.06356), and they do not raise the critical batch."
+)
+
+_LINEAR = _Family(
+    "linear",
+    linear,
+    "Goyal et al. 2017, arXiv:1706.02677; McCandlish et al. 2018, arXiv:1812.06162, equation 2.6",
+    curve=saturating,
+    beyond="flat",
+    above=", where the best rate no longer follows the batch.",
+)
+_SIGN = _Family(
+    "square root",
+    square_root,
+    _LI,
+    curve=surge,
+    beyond="falling",
+    above=", where the best rate falls as the batch grows.",
+)
+_ADAM = replace(_SIGN, source=f"{_MALLADI}; {_LI}")
+_LAYERWISE = _Family(
+    "square root",
+    square_root,
+    _YOU,
+    above=". BERT was trained with LAMB by this rule beyond it, up to a batch of 32,768.",
+    holds_above=True,
+    warmup="Keep the steps of the warm-up: in samples it becomes longer as the batch grows.",
+    notes=(_CONVENIENCE,),
+)
+_LARS = replace(
+    _LAYERWISE,
+    source=f"{_YOU}; LARS: You et al. 2017, arXiv:1708.03888",
+    notes=("The rule is LAMB's, carried over to LARS, whose steps are as long layer by layer.", _CONVENIENCE),
+)
+_MATRIX = _Family(
+    "square root",
+    square_root,
+    f"carried over from Adam, {_MALLADI}",
+    above=", beyond which nothing is published for this optimizer: the square root may reach too far.",
+    notes=("No rule is published for this optimizer; the square root is only a place to start.",),
+)
+_FAMILIES = {
+    "sgd": _LINEAR,
+    "sgd-momentum": _LINEAR,
+    "adam": _ADAM,
+    "adamw": _ADAM,
+    "adamw-fused": _ADAM,
+    "adamw-8bit": _ADAM,
+    "galore-adamw": _ADAM,
+    "rmsprop": _ADAM,
+    "adagrad": _SIGN,
+    "adafactor": _SIGN,
+    "lion": _SIGN,
+    "lamb": _LAYERWISE,
+    "lars": _LARS,
+    "muon": _MATRIX,
+    "shampoo": _MATRIX,
+    "soap": _MATRIX,
+}
 # Those with Adam's two moments and epsilon, which the rule on them is for.
-_ADAM = frozenset({"adam", "adamw", "adamw-fused", "adamw-8bit", "galore-adamw", "lamb"})
-_LAYERWISE = frozenset({"lars", "lamb"})
-_MATRIX = frozenset({"muon", "shampoo", "soap"})
+_TWO_MOMENTS = frozenset({"adam", "adamw", "adamw-fused", "adamw-8bit", "galore-adamw"})
 
 _ALWAYS = (
     "A start, not an answer: tune the rate again at the new batch. No rule works across all workloads "
     "(Shallue et al. 2019, arXiv:1811.03600)."
 )
+
+
+def _where(one: str, both: str, *, known: bool, new: bool) -> str:
+    """Begin a sentence on the batch that works, the new one, or both."""
+    if known and new:
+        return f"Both batches {both}"
+    return f"The new batch {one}" if new else f"The batch that works {one}"
+
+
+def _reason(family: _Family, known_batch: float, new_batch: float, band: tuple[float, float]) -> str:
+    """Say where both batches lie beside the noise scale, and what that does to the rule."""
+    low, high = band
+    known, new = known_batch > high, new_batch > high
+    if known or new:
+        said = _where("lies", "lie", known=known, new=new) + f" above the noise scale{family.above}"
+        if family.curve and known != new:
+            said += f" The rule alone would come out too {'high' if new else 'low'}."
+        return said
+    known, new = known_batch > low / 2, new_batch > low / 2
+    if known or new:
+        bends = ", where the best rate bends away from the rule." if family.curve else family.above
+        return _where("is", "are", known=known, new=new) + f" near the noise scale{bends}"
+    return "Both batches lie below the noise scale."
 
 
 def suggest(
@@ -122,8 +234,9 @@ def suggest(
     Returns
     -------
     dict[str, Any]
-        ``rule``, ``learning_rate`` with ``low`` and ``high``, ``applies`` and ``reason``, ``adam`` settings for
-        Adam-type optimizers, ``warmup``, ``notes`` and ``source``.
+        ``rule``, ``learning_rate`` with ``low`` and ``high``, ``applies`` (whether the rule was published for batches
+        like both) and ``reason``, ``adam`` settings for Adam-type optimizers where it does, ``warmup``, ``notes`` and
+        ``source``. Where the rule does not apply and a curve is published, the curve gives the rate.
 
     Raises
     ------
@@ -134,52 +247,35 @@ def suggest(
         if not (value > 0 and math.isfinite(value)):
             raise ScenarioError(field, f"{value} is not a positive number")
     ratio = new_batch / known_batch
-    notes = [_ALWAYS]
-    if optimizer in _SGD:
-        rule, scaled, curve = "linear", linear(known_learning_rate, ratio), saturating
-        source = "Goyal et al. 2017, arXiv:1706.02677; McCandlish et al. 2018, arXiv:1812.06162, equation 2.6"
-    else:
-        rule, scaled, curve = "square root", square_root(known_learning_rate, ratio), surge
-        source = "Malladi et al. 2022, arXiv:2205.10287; Li et al. 2024, arXiv:2405.14578"
-    if optimizer in _MATRIX:
-        notes.append("No rule is published for this optimizer; the square root is only a place to start.")
-    if optimizer in _LAYERWISE:
-        notes.append(
-            "Layer-wise rates are a convenience, not a need: tuned Nesterov momentum and Adam match them at a batch of "
-            "32,768 (Nado et al. 2021, arXiv:2102.06356), and they do not raise the critical batch."
-        )
-
-    rates = [scaled]
-    applies, reason = True, "The new batch lies below the noise scale."
+    family = _FAMILIES[optimizer]
+    rule, scaled = family.rule, family.scaled(known_learning_rate, ratio)
+    applies, rates = True, [scaled]
+    reason = "The noise scale is not known here, so the rule may reach too far."
     if noise_scale_band:
-        low, high = noise_scale_band
-        rates = [known_learning_rate * curve(new_batch, b) / curve(known_batch, b) for b in (low, high)]
-        if new_batch > high:
-            applies = False
-            reason = "The new batch lies above the noise scale, where scaling the rate up no longer helps: " + (
-                "SGD's best rate is flat there." if curve is saturating else "Adam's best rate falls again there."
-            )
-        elif new_batch > low / 2:
-            reason = "The new batch is near the noise scale, where the best rate bends away from the rule."
-    else:
-        reason = "The noise scale is not known here, so the rule may reach too far."
+        reason = _reason(family, known_batch, new_batch, noise_scale_band)
+        applies = family.holds_above or max(known_batch, new_batch) <= noise_scale_band[1]
+        if family.curve:
+            curve = family.curve
+            bent = [known_learning_rate * curve(new_batch, b) / curve(known_batch, b) for b in noise_scale_band]
+            rates = [scaled, *bent] if applies else bent
+            rule = rule if applies else f"{rule} below the noise scale, {family.beyond} above it"
     result: dict[str, Any] = {
         "rule": rule,
         "batch_ratio": ratio,
-        "learning_rate": scaled if applies else max(rates),
-        "low": min(*rates, scaled) if applies else min(rates),
-        "high": max(*rates, scaled) if applies else max(rates),
+        "learning_rate": scaled if rule == family.rule else max(rates),
+        "low": min(rates),
+        "high": max(rates),
         "applies": applies,
         "reason": reason,
         "warmup": (
             "Raise the rate gradually from the known one over the first 5 epochs."
-            if rule == "linear" and ratio > 1
-            else "Keep the warm-up as long in tokens or samples: in steps it shrinks as the batch grows."
+            if family is _LINEAR and ratio > 1
+            else family.warmup
         ),
-        "notes": notes,
-        "source": source,
+        "notes": [_ALWAYS, *family.notes],
+        "source": family.source,
     }
-    if optimizer in _ADAM:
+    if optimizer in _TWO_MOMENTS and applies:
         scaling = adam_sde(AdamSettings(known_learning_rate), ratio)
         result["adam"] = asdict(scaling.settings) | {"kept": list(scaling.kept)}
     return result
