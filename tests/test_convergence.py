@@ -325,6 +325,15 @@ class TestAssess:
         assert found["critical_batch"]["high"] > 13e6
         assert "2 of them outside" in found["verdict"]
 
+    @pytest.mark.parametrize(
+        ("parameters", "tokens", "said"),
+        # Million tokens: Kaplan 3.25, Power Lines 5.54; Kaplan 6.89, Zhang's refit 2.24 D^0.619 = 320.
+        [(1e9, 20e9, "agree within a factor of 1.7"), (8e9, 15e12, "disagree by a factor of 46.5")],
+    )
+    def test_laws_far_apart_disagree(self, parameters: float, tokens: float, said: str) -> None:
+        band = assessment.band_from_laws(laws.evaluate(parameters, tokens, 4096))
+        assert f"3 laws {said}" in band.doubt
+
     def test_adapters_have_a_tiny_critical_batch(self) -> None:
         found = convergence.assess(
             task="causal-lm", global_batch=128, parameters=7_000_000_000, optimizer="adamw", method="lora",

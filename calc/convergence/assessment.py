@@ -42,6 +42,8 @@ _NOTHING_CLOSE_OF = {
 _PRETRAINED_BY_LAWS = frozenset({"causal-lm", "seq2seq-lm"})
 # Tokens from which on a text run is pre-training rather than fine-tuning: the smallest run the laws were fitted on.
 _PRETRAINING_TOKENS = 1e9
+# Laws that lie no further apart agree.
+_AGREEMENT = 2
 # Compute-optimal training length where the user names none: Hoffmann et al. 2022, arXiv:2203.15556.
 _TOKENS_PER_PARAMETER = 20
 
@@ -77,7 +79,9 @@ def band_from_laws(evaluated: Sequence[Mapping[str, Any]], assumed_tokens: float
     inside = [law for law in critical if not law["extrapolated"]]
     used = inside if len(inside) > 1 else critical
     batches = [law["batch_tokens"] for law in used]
-    doubt = f"{len(used)} laws agree within a factor of {max(batches) / min(batches):.1f}"
+    apart = max(batches) / min(batches)
+    said = "agree within" if apart <= _AGREEMENT else "disagree by"
+    doubt = f"{len(used)} laws {said} a factor of {apart:.1f}"
     if outside := sum(law["extrapolated"] for law in used):
         doubt += f", {outside} of them outside what they were fitted on"
     if assumed_tokens:
