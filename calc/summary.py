@@ -28,7 +28,7 @@ def answer_sentence(result: Mapping[str, Any]) -> str:
         usable = result["gpu"]["usable_bytes"]
         return f"Nothing fits yet: {model} needs {gib(needed)} for one sample; {card} gives {gib(usable)}."
     sentence = f"Micro-batch {largest:,} fits {model} on {card}."
-    sentence += f" {largest + 1:,} would need {gib(result['next_needs_bytes'])} more."
+    sentence += f" {largest + 1:,} would exceed the card by {gib(result['next_needs_bytes'])}."
     return f"{sentence} Safe {result['max_micro_batch_safe']:,}, optimistic {result['max_micro_batch_optimistic']:,}."
 
 

@@ -165,8 +165,19 @@ def test_models_and_cards_are_found_by_typing(warm: Page) -> None:
     card.click()
     card.fill("no such card")
     expect(warm.locator("#gpu-list .nothing")).to_be_visible()
+    # The way on where a card has no name here.
+    expect(warm.locator("#gpu-list [role=option]:visible")).to_have_text([re.compile("Another card")])
     card.press("Escape")
     assert "H100" in card.input_value()
+    card.click()
+    card.fill("200")
+    listed = warm.locator("#gpu-list [role=option]:visible")
+    # By how words begin, so that an H200 is none of them.
+    expect(listed.filter(has_text="H200")).to_have_count(0)
+    card.fill("colab t4")
+    card.press("Enter")
+    expect(card).to_have_value("Google Colab T4")
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("T4 16 GB")
 
 
 @pytest.mark.parametrize("key", NUMBER_FIELDS)

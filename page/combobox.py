@@ -49,7 +49,8 @@ class Combobox:
         for option in self.options:
             group = option.parentElement.getAttribute("aria-label")
             shown = f"{option.firstChild.textContent} {option.lastChild.textContent}"
-            self.texts.append(f"{shown} {option.getAttribute('data-value')} {group}".lower())
+            text = f" {shown} {option.getAttribute('data-value')} {group}".lower()
+            self.texts.append(text + text.replace("-", " ").replace("(", " "))
 
     def _is_open(self) -> bool:
         return not self.list.hidden
@@ -66,14 +67,19 @@ class Combobox:
     def _filter(self, text: str) -> None:
         self._read()
         words = text.lower().split()
-        found = 0
-        for option, known in zip(self.options, self.texts):  # noqa: B905 - MicroPython's zip has no strict
-            matches = all(word in known for word in words)
-            option.hidden = not matches
-            found += matches
+        # By how words begin; by what is inside them only where nothing begins so.
+        matches = self._matching([f" {word}" for word in words]) or self._matching(words)
+        found = len(matches)
+        for place, option in enumerate(self.options):
+            # What is in no group opens fields of one's own: the way on where nothing has that name.
+            option.hidden = place not in matches and (found > 0 or option.parentElement.id != self.list.id)
         for group in self.list.querySelectorAll("[role=group]"):
             group.hidden = group.querySelector("[role=option]:not([hidden])") is None
         self.list.querySelector(".nothing").hidden = found > 0
+
+    def _matching(self, parts: list[str]) -> set[int]:
+        """The places of the entries that have every part."""
+        return {place for place, known in enumerate(self.texts) if all(part in known for part in parts)}
 
     def _visible(self) -> list[Any]:
         return [option for option in self.options if not option.hidden]

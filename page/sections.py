@@ -70,7 +70,7 @@ def _setting(result: dict[str, Any]) -> str:
 def _next_needs(result: dict[str, Any]) -> str:
     following = count(result["max_micro_batch"] + 1)
     more_bytes = explained(result, "next_needs_bytes", gib(result["next_needs_bytes"]))
-    return "; " + tag("span", f"{following} would need {more_bytes} more.", class_="next")
+    return "; " + tag("span", f"{following} would exceed the card by {more_bytes}.", class_="next")
 
 
 def _band(result: dict[str, Any]) -> str:

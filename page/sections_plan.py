@@ -135,7 +135,8 @@ def plan(result: dict[str, Any]) -> str:
     lead = (
         _way("plan.exact", exact, wanted)
         if exact
-        else f"No split makes exactly {shown('plan.global_batch', wanted, count(wanted))}"
+        else f"No split makes exactly {shown('plan.global_batch', wanted, count(wanted))}, which "
+        f"{count(nearest[0]['data_parallel'])} replicas do not divide"
     )
     ways = [tag("li", _way(f"plan.nearest.{index}", way, wanted)) for index, way in enumerate(nearest)]
     others = tag("p", "Fewer passes, other totals:" if exact else "Nearest:") + tag("ul", *ways) if ways else ""

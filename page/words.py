@@ -12,7 +12,10 @@ CHOICES: dict[str, dict[str, tuple[str, str]]] = {
         "fp16": ("fp16 throughout", "weights, gradients and optimizer state in fp16; unstable without care"),
         "fp8": ("fp8 matrix products", "fp8 matrix products over higher-precision weights"),
         "tf32": ("TF32", "fp32 storage, matrix products with 10-bit mantissas on tensor cores"),
-        "fp32": ("fp32", "single precision everywhere"),
+        "fp32": (
+            "fp32",
+            "single precision everywhere; its time is told with TF32 products allowed, as it was measured",
+        ),
     },
     "optimizer": {
         "adamw": ("AdamW", "two fp32 states per parameter"),

@@ -101,9 +101,13 @@ def models() -> Iterator[Choice]:
 
 
 def cards() -> Iterator[Choice]:
-    """Yield the cards."""
+    """Yield the cards, then the machines that clouds and notebooks name, one card each."""
     for gpu in gpu_catalog.gpus():
         yield Choice(gpu.id, gpu.name, gpu.group, f"{gpu.memory_bytes / GIB:.3g} GiB")
+    for machine in gpu_catalog.instances():
+        card = gpu_catalog.gpu(machine.gpu).name
+        note = card if machine.gpus == 1 else f"one of {machine.gpus} {card}"
+        yield Choice(machine.id, machine.name, "Clouds and notebooks", note)
 
 
 def fill(html: str, attribute: str, value: str, content: str) -> str:
@@ -219,9 +223,8 @@ def entries(kind: str, choices: Iterable[Choice], own: Iterable[Choice]) -> str:
         for group, items in groups.items()
     ]
     owned = [entry(kind, choice, selected=False) for choice in own]
-    return "".join(
-        [*listed, *owned, tag("div", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)]
-    )
+    nothing = tag("div", "Nothing by that name.", class_="nothing", role="presentation", hidden=True)
+    return "".join([*listed, nothing, *owned])
 
 
 def computed(scenario: Mapping[str, Any]) -> dict[str, Any]:
