@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from calc.accumulation import way_of
@@ -337,6 +337,7 @@ def deepspeed_note(run: RunSettings) -> str:
 def fsdp_script(run: RunSettings) -> str:
     """Write the lines that shard a model with torch's ``fully_shard``."""
     _require_data_parallel(run, "fully_shard")
+    run = replace(run, strategy="fsdp")  # Whatever was asked for, it shards the weights.
     sets = {Setting.PARALLELISM}
     if run.precision in {"fp32", "amp-bf16", "amp-fp16", "bf16-master"}:
         sets.add(Setting.PRECISION)

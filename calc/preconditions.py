@@ -81,11 +81,16 @@ def quantization_arguments(run: RunSettings) -> str:
 
     Without ``bnb_4bit_compute_dtype`` the products are computed in torch.float32
     (transformers/utils/quantization_config.py).
+
+    Where weights are sharded their bits are packed in a float type instead of uint8, which FSDP does not shard
+    (bitsandbytes, docs/source/fsdp_qlora.md): in the type of the products, since mixed precision gathers weights in
+    that type and a cast would spoil the bits.
     """
-    return (
+    arguments = (
         'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
         f'bnb_4bit_compute_dtype="{run.compute_dtype}"'
     )
+    return f'{arguments}, bnb_4bit_quant_storage="{run.compute_dtype}"' if run.zero_stage == 3 else arguments
 
 
 def attention_argument(run: RunSettings) -> str:

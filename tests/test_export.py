@@ -373,6 +373,16 @@ def test_four_bit_weights_compute_in_the_precision(precision: str, dtype: str) -
     assert arguments["load_in_4bit"] is True
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_four_bit_weights_are_stored_as_a_type_that_shards(strategy: str) -> None:
+    # bitsandbytes' FSDP-QLoRA guide: FSDP shards float types alone, and the storage is torch.uint8 by default.
+    run = dataclasses.replace(RUN, method="qlora", precision="amp-bf16", strategy=strategy)
+    rows = {row["id"]: row.get("note", "") + row.get("text", "") for row in export.export_all(run)}
+    assert 'bnb_4bit_quant_storage="bfloat16"' in rows["fsdp"]  # It shards whatever the strategy.
+    for name in ("training-arguments", "accelerate", "deepspeed", "lightning", "torchrun"):
+        assert ('bnb_4bit_quant_storage="bfloat16"' in rows[name]) == (strategy in {"zero3", "fsdp"}), name
+
+
 def test_one_sample_is_not_many() -> None:
     one = RunSettings(1, 1)
     for text in (export.training_arguments(one), export.lightning_trainer(one), export.plain_loop(one)):
