@@ -81,6 +81,16 @@ def _lookup(table: Mapping[str, Any], run: RunSettings, what: str) -> Any:
     return table[run.optimizer]
 
 
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """An expression for `_call` to write as it is."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
     lines = [f"    {key}={value!r}," for key, value in arguments.items()]
     return "\n".join([f"{name}(", *lines, ")"])
@@ -109,6 +119,17 @@ def _fp32_states(run: RunSettings) -> list[str]:
         return []
     said = "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for"
     return [f"{said}; bf16 has no such copies."]
+
+
+def _as_fsdp_trains(run: RunSettings) -> tuple[RunSettings, list[str]]:
+    """Return the run as FSDP makes it, and what that changes: where it has fp32 weights, the shards are these.
+
+    Adapters are in fp32 anyway, beside 16-bit weights.
+    """
+    if run.strategy != "fsdp" or run.precision != "bf16-master" or run.adapts:
+        return run, []
+    said = "FSDP shards fp32 weights and gathers them in bfloat16, instead of fp32 copies beside bfloat16 weights"
+    return replace(run, precision="amp-bf16"), [f"{said}; the precision \u201cbf16 autocast\u201d computes for that."]
 
 
 def _offloads_on_deepspeed(run: RunSettings) -> bool:
@@ -163,6 +184,7 @@ def _set_by_trainer(run: RunSettings) -> set[Setting]:
     sets = {Setting.PRECISION, Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
     if run.library == "transformers":
         sets.add(Setting.CHECKPOINTING)
+        sets.add(Setting.UNITS)  # Accelerate takes them from model._no_split_modules.
     if run.architecture in LIGER_MODEL_TYPES:
         sets.add(Setting.LOSS)
     if run.cpu_offload == "all" if run.strategy == "fsdp" else _on_deepspeed(run) and _offloads_on_deepspeed(run):
@@ -185,6 +207,7 @@ def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
 def training_arguments(run: RunSettings) -> str:
     """Write Hugging Face ``TrainingArguments``, with the lines that load the model as a comment."""
     _require_data_parallel(run, "TrainingArguments")
+    run, changes = _as_fsdp_trains(run)
     arguments: dict[str, Any] = {
         "output_dir": "out",
         "per_device_train_batch_size": run.micro_batch,
@@ -213,7 +236,8 @@ def training_arguments(run: RunSettings) -> str:
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
         lines.append(f"# gradient_checkpointing {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
-        lines += [f"# {words}" for words in _fp32_states(run)]
+        changes += _fp32_states(run)
+    lines += [f"# {words}" for words in changes]
     lines += before(run, _set_by_trainer(run))
     lines += ["#", "# Before: load the model.", *(f"# {line}" for line in _model_lines(run))]
     lines += ["from transformers import TrainingArguments", "", "arguments = " + _call("TrainingArguments", arguments)]
@@ -233,6 +257,7 @@ def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
 def accelerate_yaml(run: RunSettings) -> str:
     """Write an Accelerate configuration file, for ``accelerate launch --config_file``."""
     _require_data_parallel(run, "Accelerate")
+    run, changes = _as_fsdp_trains(run)
     sets = {Setting.PARALLELISM}
     if run.precision in {"fp32", "amp-bf16", "amp-fp16"}:
         sets.add(Setting.PRECISION)
@@ -260,6 +285,8 @@ def accelerate_yaml(run: RunSettings) -> str:
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
         sets.add(Setting.CHECKPOINTING)
+        if run.library == "transformers":
+            sets.add(Setting.UNITS)  # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules.
         if run.cpu_offload == "all":
             sets.add(Setting.OFFLOAD)
     elif _on_deepspeed(run):
@@ -268,7 +295,7 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-    head = [HEADER, *(_fp32_states(run) if _on_deepspeed(run) else [])]
+    head = [HEADER, *changes, *(_fp32_states(run) if _on_deepspeed(run) else [])]
     if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
         head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
     return "\n".join([*(f"# {words}" for words in head), *before(run, sets)]) + "\n" + _yaml(values)
@@ -277,7 +304,7 @@ def accelerate_yaml(run: RunSettings) -> str:
 def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
     """What DeepSpeed's file settles, for a launcher that hands it on, too."""
     _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
-    sets = {Setting.OPTIMIZER, Setting.PARALLELISM}
+    sets = {Setting.OPTIMIZER, Setting.PARALLELISM, Setting.UNITS}
     if run.precision not in {"tf32", "fp8"}:
         sets.add(Setting.PRECISION)
     if run.compute_dtype != "float32":
@@ -337,13 +364,14 @@ def deepspeed_note(run: RunSettings) -> str:
 def fsdp_script(run: RunSettings) -> str:
     """Write the lines that shard a model with torch's ``fully_shard``."""
     _require_data_parallel(run, "fully_shard")
-    run = replace(run, strategy="fsdp")  # Whatever was asked for, it shards the weights.
-    sets = {Setting.PARALLELISM}
+    # Whatever was asked for, this shards the weights.
+    run, changes = _as_fsdp_trains(replace(run, strategy="fsdp"))
+    sets = {Setting.PARALLELISM, Setting.UNITS}
     if run.precision in {"fp32", "amp-bf16", "amp-fp16", "bf16-master"}:
         sets.add(Setting.PRECISION)
     if run.cpu_offload != "optimizer":
         sets.add(Setting.OFFLOAD)
-    head = "\n".join([f"# {HEADER}", *before(run, sets)])
+    head = "\n".join([*(f"# {words}" for words in (HEADER, *changes)), *before(run, sets)])
     policy = ""
     if run.precision in {"amp-bf16", "bf16-master", "fp8"}:
         policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
@@ -366,62 +394,110 @@ def shard(model: nn.Module, blocks: list[nn.Module]) -> nn.Module:
 '''
 
 
-def lightning_trainer(run: RunSettings) -> str:
-    """Write a Lightning ``Trainer``; the micro-batch goes into the data loader."""
-    _require_data_parallel(run, "Lightning's Trainer")
-    precision = {
-        "fp32": "32-true",
-        "tf32": "32-true",
-        "amp-bf16": "bf16-mixed",
-        "amp-fp16": "16-mixed",
-        "bf16": "bf16-true",
-        "fp16": "16-true",
-        "bf16-master": "bf16-mixed",
-        "fp8": "transformer-engine",
-    }[run.precision]
+_LIGHTNING_PRECISIONS = {
+    "fp32": "32-true",
+    "tf32": "32-true",
+    "amp-bf16": "bf16-mixed",
+    "amp-fp16": "16-mixed",
+    "bf16": "bf16-true",
+    "fp16": "16-true",
+    "bf16-master": "bf16-mixed",
+    "fp8": "transformer-engine",
+}
+_LIGHTNING_STRATEGIES = {
+    "ddp": "ddp",
+    "fsdp": "fsdp",
+    "zero1": "deepspeed_stage_1",
+    "zero2": "deepspeed_stage_2",
+    "zero3": "deepspeed_stage_3",
+}
+
+
+def _lightning_strategy(run: RunSettings) -> str:
+    """Name the strategy; for FSDP it is the one without arguments."""
+    strategy = _LIGHTNING_STRATEGIES[run.strategy] if run.gpus > 1 else "auto"
+    if run.cpu_offload != "none" and strategy.endswith(("_2", "_3")):
+        return f"{strategy}_offload"
+    if run.precision == "bf16-master" and _on_deepspeed(run) and strategy in {"auto", "ddp"}:
+        return "deepspeed_stage_1"  # Only DeepSpeed holds the fp32 copies; stage 1 divides no more than those.
+    return strategy
+
+
+def _require_lightning_precision(run: RunSettings, strategy: str) -> None:
+    if _on_deepspeed(run) and _sixteen_bit_throughout(run):
+        raise ScenarioError(
+            "precision",
+            "Lightning\u2019s DeepSpeed strategies hold fp32 copies of 16-bit weights, which this batch leaves no "
+            "room for: use the FSDP strategy, or bf16 with fp32 master weights as precision",
+        )
+    if run.precision == "fp8" and strategy not in {"auto", "ddp"}:
+        raise ScenarioError(
+            "precision", "Lightning\u2019s strategies that shard have no fp8: use Accelerate, or bf16 as precision"
+        )
+
+
+def _set_by_lightning(run: RunSettings, strategy: str) -> set[Setting]:
+    """What the ``Trainer`` settles."""
     sets = {Setting.PRECISION, Setting.PARALLELISM}
     if run.weights_dtype != "float32" and not run.adapts:
         sets.add(Setting.WEIGHTS)  # These precisions turn the model to their type.
-    strategy = "auto"
-    if run.gpus > 1:
-        strategy = {
-            "ddp": "ddp",
-            "fsdp": "fsdp",
-            "zero1": "deepspeed_stage_1",
-            "zero2": "deepspeed_stage_2",
-            "zero3": "deepspeed_stage_3",
-        }[run.strategy]
-        if run.cpu_offload != "none" and strategy.endswith(("_2", "_3")):
-            strategy += "_offload"
-            if _offloads_on_deepspeed(run):
-                sets.add(Setting.OFFLOAD)
-    if _on_deepspeed(run):
-        if _sixteen_bit_throughout(run):
-            raise ScenarioError(
-                "precision",
-                "Lightning\u2019s DeepSpeed strategies hold fp32 copies of 16-bit weights, which this batch leaves no "
-                "room for: use the FSDP strategy, or bf16 with fp32 master weights as precision",
-            )
-        if run.precision == "bf16-master":
-            # Only DeepSpeed holds the fp32 copies; stage 1 divides no more than those.
-            precision = "bf16-true"
-            strategy = "deepspeed_stage_1" if strategy in {"auto", "ddp"} else strategy
+    if strategy == "fsdp":
+        if run.library == "transformers":
+            sets.add(Setting.UNITS)
+        if run.cpu_offload == "all":
+            sets.add(Setting.OFFLOAD)
+    elif strategy.endswith("_offload") and _offloads_on_deepspeed(run):
+        sets.add(Setting.OFFLOAD)
+    return sets
+
+
+def _lightning_call(run: RunSettings, arguments: dict[str, Any]) -> list[str]:
+    """Write what makes the ``Trainer``: a function of the model where FSDP's units are read from it."""
+    if arguments["strategy"] != "fsdp":
+        return ["trainer = " + _call("Trainer", arguments)]
+    units = {"auto_wrap_policy": "blocks"} if run.library == "transformers" else {}
+    offload = {"cpu_offload": "True"} if run.cpu_offload == "all" else {}
+    given = ", ".join(f"{name}={value}" for name, value in (units | offload).items())
+    call = _call("Trainer", arguments | {"strategy": _Code(f"FSDPStrategy({given})")})
+    if not units:
+        return [f"trainer = {call}"]
+    return [
+        "",
+        "",
+        "def trainer_of(model):",
+        '    """Make the trainer for a transformers model (not the module around it): each of its blocks is a unit."""',
+        "    blocks = {type(part) for part in model.modules() if type(part).__name__ in model._no_split_modules}",
+        *(f"    {line}" for line in f"return {call}".splitlines()),
+    ]
+
+
+def lightning_trainer(run: RunSettings) -> str:
+    """Write a Lightning ``Trainer``; the micro-batch goes into the data loader."""
+    _require_data_parallel(run, "Lightning's Trainer")
+    run, changes = _as_fsdp_trains(run)
+    strategy = _lightning_strategy(run)
+    _require_lightning_precision(run, strategy)
+    # With fp32 copies in DeepSpeed the model itself is in bfloat16.
+    copies = _on_deepspeed(run) and run.precision == "bf16-master"
     arguments = {
         "accelerator": "gpu",
         "devices": run.gpus // run.nodes,
         "num_nodes": run.nodes,
-        "precision": precision,
+        "precision": "bf16-true" if copies else _LIGHTNING_PRECISIONS[run.precision],
         "strategy": strategy,
         "accumulate_grad_batches": run.accumulation_steps,
     }
-    lines = [f"# {HEADER}", *before(run, sets), "import torch", "from lightning import Trainer", ""]
+    lines = [*(f"# {words}" for words in (HEADER, *changes)), *before(run, _set_by_lightning(run, strategy))]
+    if run.precision == "tf32":
+        lines.append("import torch")
+    lines.append("from lightning import Trainer")
+    if strategy == "fsdp":
+        lines.append("from lightning.pytorch.strategies import FSDPStrategy")
+    lines.append("")
     if run.precision == "tf32":
         lines += ['torch.set_float32_matmul_precision("high")', ""]
-    lines += [
-        f"BATCH_SIZE = {run.micro_batch}  # the data loader's, per GPU; {_update(run)}",
-        "trainer = " + _call("Trainer", arguments),
-    ]
-    return "\n".join(lines) + "\n"
+    lines.append(f"BATCH_SIZE = {run.micro_batch}  # the data loader's, per GPU; {_update(run)}")
+    return "\n".join([*lines, *_lightning_call(run, arguments)]) + "\n"
 
 
 def _set_by_train(run: RunSettings) -> set[Setting]:

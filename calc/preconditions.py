@@ -38,6 +38,7 @@ class Setting(StrEnum):
     PRECISION = "precision"
     OPTIMIZER = "optimizer"
     PARALLELISM = "parallelism"
+    UNITS = "units"
     OFFLOAD = "offload"
 
 
@@ -188,6 +189,13 @@ def _parallelism(run: RunSettings) -> str:
     return f"parallelism: {', '.join(ways)}" if ways else ""
 
 
+def _units(run: RunSettings) -> str:
+    if run.strategy != "fsdp" or run.gpus == 1:
+        return ""
+    named = "model._no_split_modules" if run.library == "transformers" else "the classes of the model's blocks"
+    return f"FSDP units of one block each: an auto-wrap policy with {named}, or all weights are gathered at once"
+
+
 def _offload(run: RunSettings) -> str:
     return "" if run.cpu_offload == "none" else f"offload to the CPU: {_OFFLOADED[run.cpu_offload]}"
 
@@ -202,6 +210,7 @@ _WORDS = {
     Setting.PRECISION: _precision,
     Setting.OPTIMIZER: _optimizer,
     Setting.PARALLELISM: _parallelism,
+    Setting.UNITS: _units,
     Setting.OFFLOAD: _offload,
 }
 

@@ -383,6 +383,65 @@ def test_four_bit_weights_are_stored_as_a_type_that_shards(strategy: str) -> Non
         assert ('bnb_4bit_quant_storage="bfloat16"' in rows[name]) == (strategy in {"zero3", "fsdp"}), name
 
 
+def test_fsdp_units_are_blocks_or_named() -> None:
+    # Lightning's auto_wrap_policy is None by default: the root alone would be wrapped, and gathered whole.
+    run = dataclasses.replace(RUN, strategy="fsdp", cpu_offload="all")
+    text = export.lightning_trainer(run)
+    assert "strategy=FSDPStrategy(auto_wrap_policy=blocks, cpu_offload=True)," in text
+    assert "from lightning.pytorch.strategies import FSDPStrategy" in text
+    assert "offload" not in text.split("from lightning", maxsplit=1)[0]
+    for library in ("torchvision", "diffusers"):
+        other = dataclasses.replace(run, library=library, architecture="UNet2DConditionModel")
+        for write in (
+            export.lightning_trainer,
+            export.accelerate_yaml,
+            export.training_arguments,
+            export.torchrun_line,
+        ):
+            assert "#   FSDP units of one block each" in write(other), write
+        assert "blocks: list" in export.fsdp_script(other)
+
+
+def test_the_trainer_finds_the_blocks() -> None:
+    class Block:
+        pass
+
+    class Model:
+        _no_split_modules = ("Block",)
+
+        def modules(self) -> list[Any]:
+            return [self, Block(), Block()]
+
+    text = export.lightning_trainer(dataclasses.replace(RUN, strategy="fsdp"))
+    made: dict[str, Any] = {"Trainer": dict, "FSDPStrategy": dict}
+    written = "\n".join(line for line in text.splitlines() if not line.startswith("from "))
+    exec(compile(written, "trainer.py", "exec"), made)  # noqa: S102
+    assert made["trainer_of"](Model())["strategy"] == {"auto_wrap_policy": {Block}}
+
+
+def test_fsdp_holds_fp32_weights_and_says_so() -> None:
+    given = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb", "gpus": 2, "parallelism": {"strategy": "fsdp"}}
+    largest = {p: evaluate({**given, "precision": p})["max_micro_batch"] for p in ("amp-bf16", "bf16-master")}
+    assert largest["bf16-master"] > largest["amp-bf16"]
+    run = dataclasses.replace(RUN, strategy="fsdp", precision="bf16-master")
+    for write in (export.training_arguments, export.accelerate_yaml, export.fsdp_script, export.lightning_trainer):
+        text = write(run)
+        assert "computes for that" in text
+        assert "float32" in text
+        assert 'dtype="bfloat16"' not in text
+        assert "weights in bfloat16" not in text
+    # Adapters are in fp32 beside 16-bit weights either way.
+    assert 'dtype="bfloat16"' in export.training_arguments(dataclasses.replace(run, method="lora"))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero3"])
+def test_lightning_shards_no_fp8(strategy: str) -> None:
+    # Its FSDPPrecision and DeepSpeedPrecision raise a ValueError for "transformer-engine".
+    with pytest.raises(ScenarioError) as caught:
+        export.lightning_trainer(dataclasses.replace(RUN, precision="fp8", method="lora", strategy=strategy))
+    assert caught.value.field == "precision"
+
+
 def test_one_sample_is_not_many() -> None:
     one = RunSettings(1, 1)
     for text in (export.training_arguments(one), export.lightning_trainer(one), export.plain_loop(one)):
