@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HEADER = "Made by Batch Size Optimizer: check the learning rate and the data, then run."
+_PLACEHOLDER = "The learning rate is a placeholder to tune: no rate that is known to work was given."
 
 # optimizer id: Hugging Face's ``optim``, and the class for a loop of one's own.
 _HUGGING_FACE_OPTIMIZERS = {
@@ -98,6 +99,21 @@ def _call(name: str, arguments: Mapping[str, Any]) -> str:
 
 def _update(run: RunSettings) -> str:
     return f"{counted(run.global_batch, 'sample', said=str(run.global_batch))} per update"
+
+
+def _placeholder(run: RunSettings) -> list[str]:
+    return [_PLACEHOLDER] if run.learning_rate is None else []
+
+
+def _plan(run: RunSettings) -> str:
+    """Say the answer, for a file that has no place for it."""
+    holder = "GPU" if run.data_parallel_only else "replica"
+    steps = counted(run.accumulation_steps, "accumulation step")
+    return f"Micro-batch {run.micro_batch} per {holder}, {steps}: {_update(run)} on {counted(run.gpus, 'GPU')}."
+
+
+def _comments(*said: str) -> list[str]:
+    return [f"# {words}" for words in said]
 
 
 def _on_deepspeed(run: RunSettings) -> bool:
@@ -212,7 +228,7 @@ def training_arguments(run: RunSettings) -> str:
         "output_dir": "out",
         "per_device_train_batch_size": run.micro_batch,
         "gradient_accumulation_steps": run.accumulation_steps,
-        "learning_rate": run.learning_rate,
+        "learning_rate": run.rate,
         "optim": _lookup(_HUGGING_FACE_OPTIMIZERS, run, "TrainingArguments"),
     }
     if run.precision == "tf32":
@@ -230,16 +246,16 @@ def training_arguments(run: RunSettings) -> str:
     arguments |= _trainer_sharding(run)
     if run.optimizer == "galore-adamw":
         arguments["optim_target_modules"] = ["attn", "mlp"]
-    lines = [f"# {HEADER}", f"# {_update(run)} on {counted(run.gpus, 'GPU', said=str(run.gpus))}."]
+    said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU', said=str(run.gpus))}.", *_placeholder(run)]
     if run.precision == "fp8":
-        lines.append("# fp8 is switched on by Accelerate: see accelerate.yaml.")
+        said.append("fp8 is switched on by Accelerate: see accelerate.yaml.")
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
-        lines.append(f"# gradient_checkpointing {_WHOLE_BLOCKS}")
+        said.append(f"gradient_checkpointing {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
-        changes += _fp32_states(run)
-    lines += [f"# {words}" for words in changes]
+        said += _fp32_states(run)
+    lines = _comments(*said, *changes)
     lines += before(run, _set_by_trainer(run))
-    lines += ["#", "# Before: load the model.", *(f"# {line}" for line in _model_lines(run))]
+    lines += ["#", "# Before: load the model.", *_comments(*_model_lines(run))]
     lines += ["from transformers import TrainingArguments", "", "arguments = " + _call("TrainingArguments", arguments)]
     return "\n".join(lines) + "\n"
 
@@ -295,10 +311,10 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-    head = [HEADER, *changes, *(_fp32_states(run) if _on_deepspeed(run) else [])]
+    head = [HEADER, _plan(run), *_placeholder(run), *changes, *(_fp32_states(run) if _on_deepspeed(run) else [])]
     if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
         head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
-    return "\n".join([*(f"# {words}" for words in head), *before(run, sets)]) + "\n" + _yaml(values)
+    return "\n".join([*_comments(*head), *before(run, sets)]) + "\n" + _yaml(values)
 
 
 def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
@@ -327,7 +343,7 @@ def deepspeed_json(run: RunSettings) -> str:
         "gradient_accumulation_steps": run.accumulation_steps,
         "optimizer": {
             "type": _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed"),
-            "params": {"lr": run.learning_rate},
+            "params": {"lr": run.rate},
         },
         "zero_optimization": {"stage": stage},
         "gradient_clipping": 1.0,
@@ -352,7 +368,7 @@ def deepspeed_json(run: RunSettings) -> str:
 
 def deepspeed_note(run: RunSettings) -> str:
     """Say beside DeepSpeed's JSON, which has no comments, what it leaves out and what it does otherwise."""
-    said = [note(run, _set_by_deepspeed(run)), *_fp32_states(run)]
+    said = [note(run, _set_by_deepspeed(run)), *_fp32_states(run), *_placeholder(run)]
     if run.autocast:
         said.append(
             f"DeepSpeed trains {run.compute_dtype} weights beside fp32 copies instead of autocast; the precision "
@@ -371,7 +387,7 @@ def fsdp_script(run: RunSettings) -> str:
         sets.add(Setting.PRECISION)
     if run.cpu_offload != "optimizer":
         sets.add(Setting.OFFLOAD)
-    head = "\n".join([*(f"# {words}" for words in (HEADER, *changes)), *before(run, sets)])
+    head = "\n".join([*_comments(HEADER, _plan(run), *_placeholder(run), *changes), *before(run, sets)])
     policy = ""
     if run.precision in {"amp-bf16", "bf16-master", "fp8"}:
         policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
@@ -487,7 +503,7 @@ def lightning_trainer(run: RunSettings) -> str:
         "strategy": strategy,
         "accumulate_grad_batches": run.accumulation_steps,
     }
-    lines = [*(f"# {words}" for words in (HEADER, *changes)), *before(run, _set_by_lightning(run, strategy))]
+    lines = [*_comments(HEADER, *_placeholder(run), *changes), *before(run, _set_by_lightning(run, strategy))]
     if run.precision == "tf32":
         lines.append("import torch")
     lines.append("from lightning import Trainer")
@@ -511,7 +527,7 @@ def _set_by_train(run: RunSettings) -> set[Setting]:
 
 def torchrun_line(run: RunSettings) -> str:
     """Write the command that starts one process per GPU; on several nodes to be run on each."""
-    head = "".join(f"{line}\n" for line in before(run, _set_by_train(run)))
+    head = "".join(f"{line}\n" for line in [*_comments(_plan(run)), *before(run, _set_by_train(run))])
     if run.gpus == 1:
         return head + "python train.py\n"
     per_node = run.gpus // run.nodes
@@ -573,7 +589,7 @@ def plain_loop(run: RunSettings) -> str:
         setup.append("parameters = trainable")
     if distributed:
         setup.append("model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)")
-    setup.append("optimizer = " + optimizer.format(lr=number(run.learning_rate)))
+    setup.append("optimizer = " + optimizer.format(lr=number(run.rate)))
     scaler = run.precision == "amp-fp16"
     if scaler:
         setup.append("scaler = torch.amp.GradScaler(device)")
@@ -603,7 +619,7 @@ def plain_loop(run: RunSettings) -> str:
         *(f"            {line}" for line in _loop_step(run)),
         f"            optimizer.zero_grad({'set_to_none=False' if run.zero_grad == 'keep' else ''})",
     ]
-    return "\n".join([f"# {HEADER}", *before(run, _set_by_loop(run)), *body]) + "\n"
+    return "\n".join([*_comments(HEADER, *_placeholder(run)), *before(run, _set_by_loop(run)), *body]) + "\n"
 
 
 def result_json(result: Mapping[str, Any]) -> str:

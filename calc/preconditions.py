@@ -178,7 +178,7 @@ def _precision(run: RunSettings) -> str:
 
 def _optimizer(run: RunSettings) -> str:
     _, call = TORCH_OPTIMIZERS.get(run.optimizer, ("", run.optimizer))
-    return "optimizer: " + call.format(lr=number(run.learning_rate))
+    return "optimizer: " + call.format(lr=number(run.rate))
 
 
 def _parallelism(run: RunSettings) -> str:

@@ -12,7 +12,11 @@ from calc.scenario import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULT_LEARNING_RATE = 1e-4
+_PLACEHOLDER_RATE = 1e-4
+# Of another order than Adam's: the defaults of torch and bitsandbytes; T5's for Adafactor (Raffel et al. 2020,
+# arXiv:1910.10683); for Lion a third of AdamW's (Chen et al. 2023, arXiv:2302.06675).
+_PLACEHOLDER_RATES = {"adafactor": 1e-3, "adagrad": 1e-2, "lamb": 1e-3, "lion": 3e-5, "muon": 1e-3}
+_LIKE_SGD = frozenset({"sgd", "sgd-momentum", "lars"})
 _ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 _WEIGHTS_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "bf16-master": "bfloat16", "fp8": "bfloat16"}
 _AUTOCAST_DTYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
@@ -54,12 +58,25 @@ class RunSettings:
     target_length: int | None = None
     image_size: int | None = None
     audio_frames: int | None = None
-    learning_rate: float = DEFAULT_LEARNING_RATE
+    learning_rate: float | None = None
+    """The suggested rate, where there is one."""
 
     @property
     def global_batch(self) -> int:
         """Samples per optimizer step."""
         return self.micro_batch * self.accumulation_steps * self.data_parallel
+
+    @property
+    def rate(self) -> float:
+        """The suggested learning rate, or a placeholder by optimizer.
+
+        SGD's is 0.1 for 256 samples and grows with the batch up to 8,192 (Goyal et al. 2017, arXiv:1706.02677).
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.optimizer in _LIKE_SGD:
+            return float(f"{0.1 * min(self.global_batch, 8192) / 256:.3g}")
+        return _PLACEHOLDER_RATES.get(self.optimizer, _PLACEHOLDER_RATE)
 
     @property
     def zero_stage(self) -> int:
@@ -136,5 +153,5 @@ def settings(scenario: Mapping[str, Any], plan: Mapping[str, int], learning_rate
         library=library,
         architecture=architecture,
         task=scenario.get("task", "causal-lm"),
-        learning_rate=DEFAULT_LEARNING_RATE if learning_rate is None else learning_rate,
+        learning_rate=learning_rate,
     )

@@ -56,7 +56,7 @@ def test_every_export_of_every_setting_parses(run: RunSettings) -> None:
         elif row["file_name"].endswith(".yaml"):
             assert yaml.safe_load(text)["num_processes"] == 8
         else:
-            assert shlex.split(text)[-1] == "train.py"
+            assert shlex.split(text, comments=True)[-1] == "train.py"
 
 
 def test_training_arguments_say_the_plan() -> None:
@@ -92,7 +92,7 @@ def test_deepspeed_batches_multiply() -> None:
 
 
 def test_torchrun_on_one_and_on_many_nodes() -> None:
-    assert export.torchrun_line(RunSettings(1, 1)) == "python train.py\n"
+    assert export.torchrun_line(RunSettings(1, 1)).endswith("\npython train.py\n")
     assert "--nproc-per-node=8" in export.torchrun_line(RUN)
     many = shlex.split(export.torchrun_line(dataclasses.replace(RUN, gpus=32, nodes=4)))
     assert {"--nnodes=4", "--nproc-per-node=8"} <= set(many)
@@ -440,6 +440,33 @@ def test_lightning_shards_no_fp8(strategy: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         export.lightning_trainer(dataclasses.replace(RUN, precision="fp8", method="lora", strategy=strategy))
     assert caught.value.field == "precision"
+
+
+def test_a_file_without_a_place_for_the_batch_says_it() -> None:
+    for write in (export.accelerate_yaml, export.fsdp_script, export.torchrun_line):
+        said = "# Micro-batch 8 per GPU, 4 accumulation steps: 256 samples per update on 8 GPUs."
+        assert said in write(RUN).splitlines(), write
+    split = dataclasses.replace(RUN, data_parallel=4, tensor=2, accumulation_steps=1)
+    said = "# Micro-batch 8 per replica, 1 accumulation step: 32 samples per update on 8 GPUs."
+    assert said in export.torchrun_line(split).splitlines()
+
+
+def test_a_rate_is_the_suggested_one_or_a_placeholder_and_says_so() -> None:
+    vision = {"model": "resnet50", "gpu": "a100-sxm-80gb", "gpus": 8, "global_batch": 4096}
+    for optimizer in ("sgd-momentum", "lars"):  # 0.1 x 4096 / 256: Goyal et al. 2017.
+        said = said_by({**vision, "optimizer": optimizer})
+        assert all("lr=1.6" in said[name] for name in ("accelerate", "fsdp", "lightning", "loop"))
+    rates = {
+        optimizer: RunSettings(8, 1, optimizer=optimizer).rate
+        for optimizer in ("sgd", "adamw", "lion", "adagrad", "galore-adamw")
+    }
+    assert rates == {"sgd": 0.00313, "adamw": 1e-4, "lion": 3e-5, "adagrad": 1e-2, "galore-adamw": 1e-4}
+    known = {"known_batch": 256, "known_learning_rate": 1e-3}
+    for given, placeholder in (({}, True), (known, False)):
+        for name, text in said_by({"model": "bert-base", "gpu": "a100-sxm-80gb", "global_batch": 256, **given}).items():
+            if name != "torchrun":  # Its rate stands in train.py.
+                assert ("placeholder" in text) == placeholder, name
+                assert re.search(r"0\.0001\b" if placeholder else r"0\.001\b", text), name
 
 
 def test_one_sample_is_not_many() -> None:
