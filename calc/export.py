@@ -46,6 +46,7 @@ _HUGGING_FACE_OPTIMIZERS = {
     "lion": "lion_32bit",
     "galore-adamw": "galore_adamw",
 }
+_START = "torch.distributed.init_process_group and torch.cuda.set_device with LOCAL_RANK of the environment"
 _WHOLE_BLOCKS = "computes whole blocks again, which takes less memory than selective checkpointing and more time."
 _DEEPSPEED_OPTIMIZERS = {
     "adam": "Adam",
@@ -56,6 +57,8 @@ _DEEPSPEED_OPTIMIZERS = {
     "adagrad": "Adagrad",
     "muon": "Muon",
 }
+_OFFLOAD_STAGES = {"none": 0, "optimizer": 1, "all": 3}
+"""The ZeRO stage from which DeepSpeed offloads: the optimizer's state, the weights too."""
 _MODEL_CLASSES = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
@@ -126,15 +129,19 @@ def _sixteen_bit_throughout(run: RunSettings) -> bool:
     return run.precision in {"bf16", "fp16", "fp8"} and not run.adapts
 
 
-def _fp32_states(run: RunSettings) -> list[str]:
-    """Say where DeepSpeed needs more than the batch was computed for.
+def _as_deepspeed_trains(run: RunSettings) -> list[str]:
+    """Say what DeepSpeed does otherwise than the batch was computed for.
 
     Its bf16_optimizer_states has no counterpart for fp16 (deepspeed/runtime/precision_config.py).
     """
-    if run.precision != "fp16" or not _sixteen_bit_throughout(run):
-        return []
-    said = "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for"
-    return [f"{said}; bf16 has no such copies."]
+    if run.autocast:
+        said = f"DeepSpeed trains {run.compute_dtype} weights beside fp32 copies instead of autocast"
+        computed = "\u201cbf16 with fp32 master weights\u201d computes the batch for that"
+        return [f"{said}; the precision {computed}."]
+    if run.precision == "fp16" and _sixteen_bit_throughout(run):
+        said = "DeepSpeed may hold the optimizer state of fp16 weights in fp32, which this batch leaves no room for"
+        return [f"{said}; bf16 has no such copies."]
+    return []
 
 
 def _as_fsdp_trains(run: RunSettings) -> tuple[RunSettings, list[str]]:
@@ -148,9 +155,20 @@ def _as_fsdp_trains(run: RunSettings) -> tuple[RunSettings, list[str]]:
     return replace(run, precision="amp-bf16"), [f"{said}; the precision \u201cbf16 autocast\u201d computes for that."]
 
 
+def _deepspeed_stage(run: RunSettings) -> int:
+    """Choose ZeRO's stage: on one GPU, where it divides nothing, the one that offload and 16-bit states take.
+
+    Without fp32 copies DeepSpeed takes stages 1 to 3 alone (deepspeed/runtime/config.py, _do_error_check).
+    """
+    least = 1 if _sixteen_bit_throughout(run) else 0
+    if run.gpus == 1:
+        least = max(least, _OFFLOAD_STAGES[run.cpu_offload])
+    return max(least, run.zero_stage)
+
+
 def _offloads_on_deepspeed(run: RunSettings) -> bool:
-    """Whether DeepSpeed offloads all that is asked for: the optimizer's state from stage 1 on, weights at stage 3."""
-    return run.zero_stage >= {"none": 0, "optimizer": 1, "all": 3}[run.cpu_offload]
+    """Whether DeepSpeed offloads all that is asked for."""
+    return _deepspeed_stage(run) >= _OFFLOAD_STAGES[run.cpu_offload]
 
 
 def _model_lines(run: RunSettings) -> list[str]:
@@ -246,13 +264,14 @@ def training_arguments(run: RunSettings) -> str:
     arguments |= _trainer_sharding(run)
     if run.optimizer == "galore-adamw":
         arguments["optim_target_modules"] = ["attn", "mlp"]
-    said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU', said=str(run.gpus))}.", *_placeholder(run)]
+    start = ": start one process on each, as run.sh does" if run.gpus > 1 else ""
+    said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU')}{start}.", *_placeholder(run)]
     if run.precision == "fp8":
         said.append("fp8 is switched on by Accelerate: see accelerate.yaml.")
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
         said.append(f"gradient_checkpointing {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
-        said += _fp32_states(run)
+        said += _as_deepspeed_trains(run)
     lines = _comments(*said, *changes)
     lines += before(run, _set_by_trainer(run))
     lines += ["#", "# Before: load the model.", *_comments(*_model_lines(run))]
@@ -311,7 +330,9 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-    head = [HEADER, _plan(run), *_placeholder(run), *changes, *(_fp32_states(run) if _on_deepspeed(run) else [])]
+    head = [HEADER, _plan(run), *_placeholder(run), *changes]
+    if _on_deepspeed(run):
+        head += _as_deepspeed_trains(run)
     if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
         head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
     return "\n".join([*_comments(*head), *before(run, sets)]) + "\n" + _yaml(values)
@@ -331,12 +352,10 @@ def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
 
 
 def deepspeed_json(run: RunSettings) -> str:
-    """Write a DeepSpeed configuration; ZeRO stage 0 where the strategy is plain data parallelism."""
+    """Write a DeepSpeed configuration; for plain data parallelism ZeRO stage 0, if nothing asks for more."""
     _require_data_parallel(run, "DeepSpeed's JSON")
-    # Without fp32 copies DeepSpeed takes stages 1 to 3 alone (deepspeed/runtime/config.py, _do_error_check); on one GPU
-    # stage 1 divides nothing.
     without_copies = _sixteen_bit_throughout(run)
-    stage = max(run.zero_stage, 1) if without_copies else run.zero_stage
+    stage = _deepspeed_stage(run)
     values: dict[str, Any] = {
         "train_batch_size": run.global_batch,
         "train_micro_batch_size_per_gpu": run.micro_batch,
@@ -368,12 +387,7 @@ def deepspeed_json(run: RunSettings) -> str:
 
 def deepspeed_note(run: RunSettings) -> str:
     """Say beside DeepSpeed's JSON, which has no comments, what it leaves out and what it does otherwise."""
-    said = [note(run, _set_by_deepspeed(run)), *_fp32_states(run), *_placeholder(run)]
-    if run.autocast:
-        said.append(
-            f"DeepSpeed trains {run.compute_dtype} weights beside fp32 copies instead of autocast; the precision "
-            "\u201cbf16 with fp32 master weights\u201d computes the batch for that."
-        )
+    said = [note(run, _set_by_deepspeed(run)), *_placeholder(run), *_as_deepspeed_trains(run)]
     return " ".join(filter(None, said))
 
 
@@ -401,7 +415,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 
 
 def shard(model: nn.Module, blocks: list[nn.Module]) -> nn.Module:
-    """Shard each block, then what is left. Call it after init_process_group, before making the optimizer."""
+    """Shard each block, then what is left, before making the optimizer.
+
+    Call it after {_START}.
+    """
     policy = {policy or "MixedPrecisionPolicy()"}
     offload = {offload}
     for block in blocks:
@@ -493,6 +510,8 @@ def lightning_trainer(run: RunSettings) -> str:
     run, changes = _as_fsdp_trains(run)
     strategy = _lightning_strategy(run)
     _require_lightning_precision(run, strategy)
+    if _on_deepspeed(run):
+        changes = _as_deepspeed_trains(run)
     # With fp32 copies in DeepSpeed the model itself is in bfloat16.
     copies = _on_deepspeed(run) and run.precision == "bf16-master"
     arguments = {
@@ -607,7 +626,9 @@ def plain_loop(run: RunSettings) -> str:
         "",
         "",
         "def train(model, batches, loss_of, device='cuda'):",
-        '    """Train over ``batches``; ``loss_of(model, batch)`` gives a mean loss over the micro-batch."""',
+        '    """Train over ``batches``; ``loss_of(model, batch)`` gives a mean loss over the micro-batch.',
+        *(["", f"    Call it after {_START}."] if distributed else []),
+        '    """',
         *(f"    {line}" for line in setup),
         "    for index, batch in enumerate(batches):",
         "        last = (index + 1) % ACCUMULATION_STEPS == 0",

@@ -155,8 +155,9 @@ def _checkpointing(run: RunSettings) -> str:
             "selective activation checkpointing: torch.utils.checkpoint.create_selective_checkpoint_contexts around "
             "each block, keeping every second matrix product and the attention"
         )
+    # Reentrant, the default before transformers 5, it gives adapters over a frozen embedding no gradients.
     how = {
-        "transformers": "model.gradient_checkpointing_enable()",
+        "transformers": 'model.gradient_checkpointing_enable({"use_reentrant": False})',
         "diffusers": "model.enable_gradient_checkpointing()",
     }.get(run.library, "torch.utils.checkpoint around each")
     return f"activation checkpointing of every block: {how}"

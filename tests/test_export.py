@@ -469,6 +469,28 @@ def test_a_rate_is_the_suggested_one_or_a_placeholder_and_says_so() -> None:
                 assert re.search(r"0\.0001\b" if placeholder else r"0\.001\b", text), name
 
 
+@pytest.mark.parametrize(("offload", "stage"), [("optimizer", 1), ("all", 3)])
+def test_deepspeed_offloads_on_one_gpu(offload: str, stage: int) -> None:
+    run = RunSettings(8, 1, cpu_offload=offload)
+    assert json.loads(export.deepspeed_json(run))["zero_optimization"]["stage"] == stage
+    assert "offload" not in export.deepspeed_note(run)
+
+
+def test_what_deepspeed_does_instead_of_autocast_is_said() -> None:
+    zero = dataclasses.replace(RUN, strategy="zero2")
+    for write in (export.training_arguments, export.accelerate_yaml, export.lightning_trainer, export.deepspeed_note):
+        assert "instead of autocast" in write(zero), write
+        assert "instead of autocast" not in write(dataclasses.replace(zero, precision="bf16-master")), write
+
+
+def test_a_process_has_its_own_gpu() -> None:
+    for text in (export.plain_loop(RUN), export.fsdp_script(RUN)):
+        assert "torch.cuda.set_device" in text
+    assert "set_device" not in export.plain_loop(RunSettings(8, 1))
+    # Without a launcher, Trainer would wrap the model in torch.nn.DataParallel.
+    assert "one process on each" in export.training_arguments(RUN)
+
+
 def test_one_sample_is_not_many() -> None:
     one = RunSettings(1, 1)
     for text in (export.training_arguments(one), export.lightning_trainer(one), export.plain_loop(one)):
