@@ -155,6 +155,18 @@ def _as_fsdp_trains(run: RunSettings) -> tuple[RunSettings, list[str]]:
     return replace(run, precision="amp-bf16"), [f"{said}; the precision \u201cbf16 autocast\u201d computes for that."]
 
 
+def _fp8_from_accelerate(run: RunSettings) -> bool:
+    """Whether accelerate.yaml says fp8: beside DeepSpeed's file it can say no precision."""
+    return run.precision == "fp8" and not _on_deepspeed(run)
+
+
+def _fp8_upcast(run: RunSettings) -> list[str]:
+    """Say what Accelerate does with any mixed precision (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model)."""
+    if run.precision != "fp8" or run.strategy != "fsdp" or run.gpus == 1 or run.adapts:
+        return []
+    return ["Accelerate's FSDP turns trained weights to fp32 under fp8, which this batch leaves no room for."]
+
+
 def _deepspeed_stage(run: RunSettings) -> int:
     """Choose ZeRO's stage: on one GPU, where it divides nothing, the one that offload and 16-bit states take.
 
@@ -215,7 +227,9 @@ def _set_by_model_lines(run: RunSettings) -> frozenset[Setting]:
 
 def _set_by_trainer(run: RunSettings) -> set[Setting]:
     """What ``TrainingArguments`` settle, with the lines that load the model."""
-    sets = {Setting.PRECISION, Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
+    sets = {Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
+    if run.precision != "fp8" or _fp8_from_accelerate(run):
+        sets.add(Setting.PRECISION)
     if run.library == "transformers":
         sets.add(Setting.CHECKPOINTING)
         sets.add(Setting.UNITS)  # Accelerate takes them from model._no_split_modules.
@@ -251,7 +265,8 @@ def training_arguments(run: RunSettings) -> str:
     }
     if run.precision == "tf32":
         arguments["tf32"] = True
-    if run.precision in {"amp-bf16", "bf16-master", "fp8"}:
+    # With fp8 it would overrule Accelerate's mixed_precision (TrainingArguments.__post_init__).
+    if run.precision in {"amp-bf16", "bf16-master"}:
         arguments["bf16"] = True
     if run.precision == "amp-fp16":
         arguments["fp16"] = True
@@ -266,8 +281,9 @@ def training_arguments(run: RunSettings) -> str:
         arguments["optim_target_modules"] = ["attn", "mlp"]
     start = ": start one process on each, as run.sh does" if run.gpus > 1 else ""
     said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU')}{start}.", *_placeholder(run)]
-    if run.precision == "fp8":
-        said.append("fp8 is switched on by Accelerate: see accelerate.yaml.")
+    if _fp8_from_accelerate(run):
+        said.append("fp8 is switched on by Accelerate: start with accelerate launch --config_file accelerate.yaml.")
+        changes += _fp8_upcast(run)
     if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
         said.append(f"gradient_checkpointing {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
@@ -330,7 +346,7 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-    head = [HEADER, _plan(run), *_placeholder(run), *changes]
+    head = [HEADER, _plan(run), *_placeholder(run), *changes, *_fp8_upcast(run)]
     if _on_deepspeed(run):
         head += _as_deepspeed_trains(run)
     if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:

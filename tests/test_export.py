@@ -483,6 +483,19 @@ def test_what_deepspeed_does_instead_of_autocast_is_said() -> None:
         assert "instead of autocast" not in write(dataclasses.replace(zero, precision="bf16-master")), write
 
 
+def test_fp8_is_left_to_accelerate() -> None:
+    # bf16=True would set TrainingArguments.mixed_precision, which goes before accelerate.yaml's.
+    plain = dataclasses.replace(RUN, precision="fp8")
+    assert "bf16" not in call_arguments(export.training_arguments(plain), "TrainingArguments")
+    assert "--config_file accelerate.yaml" in export.training_arguments(plain)
+    assert yaml.safe_load(export.accelerate_yaml(plain))["mixed_precision"] == "fp8"
+    sharded = dataclasses.replace(plain, strategy="fsdp")
+    assert all("to fp32 under fp8" in write(sharded) for write in (export.training_arguments, export.accelerate_yaml))
+    on_deepspeed = export.training_arguments(dataclasses.replace(plain, strategy="zero2"))
+    assert "switched on" not in on_deepspeed
+    assert "#   precision: linear layers of Transformer Engine" in on_deepspeed
+
+
 def test_a_process_has_its_own_gpu() -> None:
     for text in (export.plain_loop(RUN), export.fsdp_script(RUN)):
         assert "torch.cuda.set_device" in text
