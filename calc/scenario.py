@@ -24,6 +24,7 @@ from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError, only_known
 from calc.readings import BytesReading, Trial, read_calibration
 from calc.scaling.layout import Layout, read_layout
+from calc.scaling.report import USUAL_GPUS_PER_NODE
 
 GIB = 2**30
 
@@ -606,6 +607,13 @@ def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(parallelism)
 
 
+def _usual_nodes(layout: Layout) -> int:
+    """The fewest usual servers, all with as many GPUs, whose tensor-parallel groups stay inside one where they can."""
+    sizes = [size for size in range(1, USUAL_GPUS_PER_NODE + 1) if layout.gpus % size == 0]
+    whole_groups = [size for size in sizes if size % layout.tensor == 0]
+    return layout.gpus // max(whole_groups or sizes)
+
+
 def parse(given: Mapping[str, Any]) -> Scenario:
     """Check a scenario and fill in its defaults.
 
@@ -623,6 +631,7 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     gpu, gpu_text = _gpu(given.get("gpu"))
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
+    layout = read_layout(parallelism, gpu_count)
     _check_run(given)
     if given.get("objective") is not None:
         _choice(given, "objective", Objective, Objective.TIME)
@@ -643,10 +652,10 @@ def parse(given: Mapping[str, Any]) -> Scenario:
         zero_grad=_choice(given, "zero_grad", ZeroGrad, ZeroGrad.FREE),
         gpu=gpu,
         gpus=gpu_count,
-        nodes=_optional_whole(given, "nodes", 1, MAX_GPUS) or max(1, -(-gpu_count // 8)),
+        nodes=_optional_whole(given, "nodes", 1, MAX_GPUS) or _usual_nodes(layout),
         interconnect=_interconnect(given),
         parallelism=parallelism,
-        layout=read_layout(parallelism, gpu_count),
+        layout=layout,
         global_batch=_optional_whole(given, "global_batch", 1, MAX_BATCH),
         micro_batch=_optional_whole(given, "micro_batch", 1, MAX_BATCH),
         filled=MappingProxyType({}),

@@ -33,6 +33,28 @@ class TestDefaults:
         assert parse({"model": "gpt2", "sequence_length": 128.0}).shape.sequence_length == 128
 
 
+class TestNodes:
+    @pytest.mark.parametrize(
+        ("gpus", "nodes"), [(1, 1), (7, 1), (8, 1), (9, 3), (11, 11), (12, 2), (16, 2), (20, 4), (22, 11), (100, 20)]
+    )
+    def test_are_the_fewest_usual_servers_that_hold_as_many_gpus_each(self, gpus: int, nodes: int) -> None:
+        assert parse({"model": "gpt2", "gpus": gpus}).nodes == nodes
+
+    @pytest.mark.parametrize(
+        ("gpus", "tensor", "nodes"), [(20, 2, 5), (12, 4, 3), (24, 6, 4), (16, 4, 2), (6, 2, 1), (24, 12, 3)]
+    )
+    def test_hold_whole_tensor_groups_where_they_can(self, gpus: int, tensor: int, nodes: int) -> None:
+        assert parse({"model": "gpt2", "gpus": gpus, "parallelism": {"tensor": tensor}}).nodes == nodes
+
+    def test_no_number_of_gpus_is_refused_for_nodes_that_were_not_given(self) -> None:
+        for gpus in (*range(1, 41), 97, 100, 1000):
+            found = evaluate({"model": "gpt2", "gpu": "a100-sxm-80gb", "gpus": gpus, "micro_batch": 1})
+            assert gpus % found["scenario"].get("nodes", 1) == 0
+
+    def test_that_are_given_stay(self) -> None:
+        assert parse({"model": "gpt2", "gpus": 20, "nodes": 10}).nodes == 10
+
+
 class TestTask:
     # Counted on transformers 5.17's ...ForSequenceClassification with two labels.
     @pytest.mark.parametrize(
