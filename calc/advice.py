@@ -148,15 +148,14 @@ def _precision(scenario: Mapping[str, Any]) -> Iterator[Lever]:
 
 def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
     method = scenario.get("method")
-    if not scenario.get("sequence_length"):
-        return
+    frozen = " Linear layers alone get adapters: convolutions stay frozen." if scenario.get("image_size") else ""
     if method == "full":
         yield Lever(
             "lora",
             "LoRA adapters",
             "LoRA",
             {"method": "lora"},
-            "For fine-tuning only: learns less than training all weights, and forgets less.",
+            f"For fine-tuning only: learns less than training all weights, and forgets less.{frozen}",
             "Hu et al. 2021, arXiv:2106.09685; Biderman et al. 2024, arXiv:2405.09673",
         )
     if method in {"full", "lora"}:
@@ -165,7 +164,7 @@ def _method(scenario: Mapping[str, Any]) -> Iterator[Lever]:
             "QLoRA: adapters on a 4-bit model",
             "QLoRA",
             {"method": "qlora"},
-            "For fine-tuning only: as LoRA, and slower, since weights are unpacked in every pass.",
+            f"For fine-tuning only: as LoRA, and slower, since weights are unpacked in every pass.{frozen}",
             "Dettmers et al. 2023, arXiv:2305.14314",
         )
 
@@ -347,7 +346,7 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
 
 
 def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, Any]]:
-    """Find changes that together make one sample fit: a way that trains all weights, and one of adapters.
+    """Find changes that together make one sample fit: a way that trains all weights, and one that trains adapters.
 
     Changes are added from the harmless to the costly until a sample fits, then those that are not needed are taken
     back, the costly first. GPUs at hand come before the host's memory, and that before more GPUs.
@@ -372,12 +371,13 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
     orders = [_FULL_TRAINING, _ADAPTERS] if scenario.get("method") == "full" else [_ADAPTERS]
     found: list[dict[str, Any]] = []
     for order in orders:
-        taken = _until_fits(at_largest, order, evaluate)
+        adapters = order is _ADAPTERS
+        taken = _until_fits(at_largest, order, evaluate, adapters=adapters)
         if taken is None:
             continue
         for lever in reversed(taken):
             fewer = [other for other in taken if other is not lever]
-            if _fits(at_largest, fewer, evaluate):
+            if _fits(at_largest, fewer, evaluate, adapters=adapters):
                 taken = fewer
         changed = applied(at_largest, taken)
         found.append(
@@ -421,27 +421,34 @@ _FULL_TRAINING = (
 _ADAPTERS = (*_HARMLESS, "lora", "precision-bf16", "qlora")
 
 
-def _fits(scenario: Mapping[str, Any], taken: list[Lever], evaluate: Evaluate) -> bool:
+def _fits(scenario: Mapping[str, Any], taken: list[Lever], evaluate: Evaluate, *, adapters: bool) -> bool:
+    """Whether a sample fits with levers pulled and, where it has to be ``adapters`` that train, whether they do."""
+    changed = applied(scenario, taken)
+    if adapters and changed.get("method") == "full":
+        return False
     try:
-        return bool(evaluate(applied(scenario, taken))["max_micro_batch"])
+        return bool(evaluate(changed)["max_micro_batch"])
     except ScenarioError:
         return False
 
 
-def _until_fits(scenario: Mapping[str, Any], order: tuple[str, ...], evaluate: Evaluate) -> list[Lever] | None:
-    """Take levers in order until one sample fits; None where all of them are not enough."""
+def _until_fits(
+    scenario: Mapping[str, Any], order: tuple[str, ...], evaluate: Evaluate, *, adapters: bool
+) -> list[Lever] | None:
+    """Take levers in order until one sample fits and adapters train where they have to; None where all do not help."""
     taken: list[Lever] = []
     for name in order:
         offered = {lever.id: lever for lever in levers(applied(scenario, taken))}
         if name not in offered:
             continue
         wider = [*taken, offered[name]]
+        changed = applied(scenario, wider)
         try:
-            result = evaluate(applied(scenario, wider))
+            result = evaluate(changed)
         except ScenarioError:
             continue
         taken = wider
-        if result["max_micro_batch"]:
+        if result["max_micro_batch"] and not (adapters and changed.get("method") == "full"):
             return taken
     return None
 

@@ -140,6 +140,54 @@ def test_cards_at_hand_are_divided_first() -> None:
     assert way["host_bytes"] == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        ({"model": "flux.1-dev", "gpu": "rtx-4090-24gb", "method": "lora", "precision": "bf16"}, "checkpointing QLoRA"),
+        ({"model": "whisper-large-v3", "gpu": "t4-16gb"}, "LoRA"),
+        ({"model": "sdxl-unet", "gpu": "rtx-3090-24gb"}, "checkpointing LoRA"),
+    ],
+)
+def test_adapters_are_a_way_to_fit_beside_text(given: dict[str, Any], labels: str) -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def counting(scenario: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(scenario)
+        return evaluation.evaluate(scenario)
+
+    own = evaluation.evaluate(given)
+    ways = advice.ways_to_fit(own["scenario"], counting)
+    assert ways[-1]["labels"] == labels.split()
+    fitted = evaluation.evaluate({**own["scenario"], **ways[-1]["change"]})
+    assert fitted["max_micro_batch"] == ways[-1]["max_micro_batch"] > 0
+    assert fitted["trainable_parameters"] < own["parameters"] / 10
+    assert len({str(way["change"]) for way in ways}) == len(ways)
+    assert len(asked) <= 30
+
+
+def test_the_adapters_way_trains_adapters_though_less_would_do() -> None:
+    """Every change of the first way alone makes a sample fit."""
+
+    def roomy(scenario: Mapping[str, Any]) -> dict[str, Any]:
+        changed = any(scenario[key] != SCENARIO[key] for key in ("attention", "checkpointing", "method"))
+        return evaluate({**scenario, "precision": "fp32"}) | {"max_micro_batch": int(changed)}
+
+    assert [way["change"] for way in advice.ways_to_fit(SCENARIO, roomy)] == [{"attention": "sdpa"}, {"method": "lora"}]
+
+
+@pytest.mark.parametrize(
+    ("model", "offered"),
+    [("whisper-tiny", {"lora", "qlora"}), ("resnet50", {"lora", "qlora"}), ("squeezenet1_1", set())],
+)
+def test_adapters_are_offered_where_there_is_a_linear_layer(model: str, offered: set[str]) -> None:
+    rows = {
+        row["id"]: row for row in advice.advise(evaluation.evaluate({"model": model})["scenario"], evaluation.evaluate)
+    }
+    assert rows.keys() & {"lora", "qlora"} == offered
+    if model == "resnet50":
+        assert "convolutions stay frozen" in rows["lora"]["risk"]
+
+
 def test_a_given_micro_batch_is_where_bytes_are_compared() -> None:
     rows = {row["id"]: row for row in advice.advise({**SCENARIO, "micro_batch": 4}, evaluate)}
     assert rows["checkpoint-full"]["saved_bytes"] == 30 * 4
