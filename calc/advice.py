@@ -306,20 +306,26 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
         ``id``, ``label``, ``change``, ``risk``, ``source``; ``saved_bytes`` at the scenario's micro-batch;
         ``max_micro_batch`` and ``batch_gained``; ``speed_ratio``: samples per second at the change's largest batch over
         those at the scenario's own (None where either does not fit); ``explanations`` of these numbers. Most batch
-        gained first, then the faster, then the more saved. A change that the model or card refuses is left out.
+        gained first, then the faster, then the more saved. A change that the model or card refuses is left out, and
+        selective checkpointing where it comes to the same as every block's, as without attention or linear layers.
     """
     at_largest = {key: value for key, value in scenario.items() if key != "micro_batch"}
     base = evaluate(at_largest)
     micro_batch = max(1, scenario.get("micro_batch") or base["max_micro_batch"])
     base_same = evaluate({**at_largest, "micro_batch": micro_batch})
     rows = []
+    every_block: dict[str, Any] | None = None
     for lever in levers(scenario):
         changed = applied(at_largest, [lever])
         try:
             largest = evaluate(changed)
+            if lever.id == "checkpoint-selective" and every_block is not None and _same_step(largest, every_block):
+                continue
             same = evaluate({**changed, "micro_batch": micro_batch})
         except ScenarioError:
             continue
+        if lever.id == "checkpoint-full":
+            every_block = largest
         rates = _rates(base, largest)
         rows.append(
             {
@@ -343,6 +349,11 @@ def advise(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, An
         )
     rows.sort(key=lambda row: (-row["batch_gained"], -(row["speed_ratio"] or 0), -row["saved_bytes"]))
     return rows
+
+
+def _same_step(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two results are of the same batch, bytes and speed."""
+    return all(one.get(key) == other.get(key) for key in ("max_micro_batch", "memory", "samples_per_second"))
 
 
 def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[str, Any]]:

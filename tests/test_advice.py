@@ -188,6 +188,14 @@ def test_adapters_are_offered_where_there_is_a_linear_layer(model: str, offered:
         assert "convolutions stay frozen" in rows["lora"]["risk"]
 
 
+@pytest.mark.parametrize(("model", "offered"), [("resnet50", False), ("vit-base-patch16", True), ("gpt2", True)])
+def test_selective_checkpointing_is_offered_where_it_selects(model: str, *, offered: bool) -> None:
+    rows = advice.advise(evaluation.evaluate({"model": model})["scenario"], evaluation.evaluate)
+    ids = {row["id"] for row in rows}
+    assert "checkpoint-full" in ids
+    assert ("checkpoint-selective" in ids) is offered
+
+
 def test_a_given_micro_batch_is_where_bytes_are_compared() -> None:
     rows = {row["id"]: row for row in advice.advise({**SCENARIO, "micro_batch": 4}, evaluate)}
     assert rows["checkpoint-full"]["saved_bytes"] == 30 * 4
