@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -20,10 +20,12 @@ from calc.architectures.registry import ARCHITECTURES
 from calc.architectures.vision_transformers import TORCHVISION_IMAGE_SIZE
 from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANSFORMERS
 from calc.catalog import custom, gpus, models
+from calc.catalog.config_keys import EXPERT_KEYS, HEAD_KEYS, LAYER_KEYS
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError, only_known
 from calc.readings import BytesReading, Trial, read_calibration
 from calc.scaling.layout import Layout, read_layout
+from calc.scaling.offload import offloads
 from calc.scaling.report import USUAL_GPUS_PER_NODE
 
 GIB = 2**30
@@ -607,6 +609,55 @@ def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(parallelism)
 
 
+_LATER_LAYER_KEYS = ("decoder_layers", "num_decoder_layers", "num_single_layers")
+"""Layers beyond the first kind: a decoder's behind an encoder, and those of Flux that join image and text."""
+
+
+def _misfits(layout: Layout, model: ModelChoice, shape: Shape) -> Iterator[tuple[str, str]]:
+    """Keys of ``parallelism`` that ask to divide what the model has not, and what is allowed instead.
+
+    A number that the configuration does not tell refuses nothing.
+    """
+    config = model.config
+    heads = math.gcd(_config_value(config, *HEAD_KEYS) or 0, _config_value(config, "decoder_attention_heads") or 0)
+    if heads % layout.tensor:
+        yield "tensor", f"{layout.tensor} does not divide the {heads} attention heads: {_allowed_divisors(heads)}"
+    layers = _config_value(config, *LAYER_KEYS)
+    if layers is not None:
+        layers += _config_value(config, *_LATER_LAYER_KEYS) or 0
+        if layout.pipeline > layers:
+            yield "pipeline", f"{layout.pipeline:,} stages for {layers} layers: allowed is 1 to {layers}"
+    is_text = model.task in TEXT_TASKS or model.task is Task.SEQUENCE_CLASSIFICATION
+    if layout.context > 1 and not is_text:
+        yield "context", f"{model.name} has no text whose tokens could be divided: allowed is 1"
+    if is_text and layout.context > shape.sequence_length:
+        tokens = shape.sequence_length
+        yield "context", f"{layout.context:,} parts of {tokens:,} tokens: allowed is 1 to {tokens:,}"
+    experts = _config_value(config, *EXPERT_KEYS)
+    if layout.expert > 1 and experts is None:
+        yield "expert", f"{model.name} has no experts to divide: allowed is 1"
+    if experts is not None and experts % layout.expert:
+        yield "expert", f"{layout.expert} does not divide the {experts} experts: {_allowed_divisors(experts)}"
+    offered = offloads(layout.strategy, layout.gpus, alone=layout.data == layout.gpus)
+    if layout.cpu_offload not in offered:
+        yield "cpu_offload", _offload_refusal(layout, offered)
+
+
+def _allowed_divisors(number: int) -> str:
+    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    return f"allowed are {', '.join(map(str, divisors))}"
+
+
+def _offload_refusal(layout: Layout, offered: Sequence[str]) -> str:
+    allowed = f"allowed here: {', '.join(offered)}"
+    if layout.data != layout.gpus:
+        return f"{layout.cpu_offload} goes with data parallelism alone, without tensor, pipeline and context: {allowed}"
+    return (
+        f"{layout.cpu_offload} does not go with {layout.strategy} on {layout.gpus:,} GPUs: {allowed}; optimizer needs "
+        "its state divided (zero1, zero2, zero3 or fsdp), all the weights too (zero3 or fsdp)"
+    )
+
+
 def _usual_nodes(layout: Layout) -> int:
     """The fewest usual servers, all with as many GPUs, whose tensor-parallel groups stay inside one where they can."""
     sizes = [size for size in range(1, USUAL_GPUS_PER_NODE + 1) if layout.gpus % size == 0]
@@ -632,6 +683,9 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
     layout = read_layout(parallelism, gpu_count)
+    misfit = next(_misfits(layout, model, shape), None)
+    if misfit is not None:
+        raise ScenarioError(f"parallelism.{misfit[0]}", misfit[1])
     _check_run(given)
     if given.get("objective") is not None:
         _choice(given, "objective", Objective, Objective.TIME)

@@ -55,6 +55,69 @@ class TestNodes:
         assert parse({"model": "gpt2", "gpus": 20, "nodes": 10}).nodes == 10
 
 
+class TestParallelism:
+    @pytest.mark.parametrize(
+        ("given", "field", "allowed"),
+        [
+            ({"model": "gpt2", "gpus": 64, "parallelism": {"tensor": 64}}, "tensor", "1, 2, 3, 4, 6, 12"),
+            ({"model": "llama-3.1-8b", "gpus": 3, "parallelism": {"tensor": 3}}, "tensor", "1, 2, 4, 8, 16, 32"),
+            ({"model": "whisper-tiny", "gpus": 4, "parallelism": {"tensor": 4}}, "tensor", "1, 2, 3, 6"),
+            ({"model": "gpt2", "gpus": 64, "parallelism": {"pipeline": 64}}, "pipeline", "1 to 12"),
+            ({"model": "t5-small", "gpus": 13, "parallelism": {"pipeline": 13}}, "pipeline", "1 to 12"),
+            ({"model": "resnet50", "gpus": 8, "parallelism": {"context": 8}}, "context", "1"),
+            ({"model": "clip-vit-base-patch32", "gpus": 2, "parallelism": {"context": 2}}, "context", "1"),
+            (
+                {"model": "gpt2", "sequence_length": 4, "gpus": 8, "parallelism": {"context": 8}},
+                "context",
+                "1 to 4",
+            ),
+            ({"model": "gpt2", "gpus": 8, "parallelism": {"expert": 8}}, "expert", "1"),
+            ({"model": "resnet50", "gpus": 8, "parallelism": {"expert": 8}}, "expert", "1"),
+            ({"model": "mixtral-8x7b", "gpus": 16, "parallelism": {"expert": 16}}, "expert", "1, 2, 4, 8"),
+            ({"model": "gpt2", "gpus": 8, "parallelism": {"cpu_offload": "optimizer"}}, "cpu_offload", "none"),
+            (
+                {"model": "gpt2", "gpus": 8, "parallelism": {"strategy": "zero2", "cpu_offload": "all"}},
+                "cpu_offload",
+                "none, optimizer",
+            ),
+            (
+                {"model": "gpt2", "gpus": 8, "parallelism": {"strategy": "fsdp", "tensor": 2, "cpu_offload": "all"}},
+                "cpu_offload",
+                "none",
+            ),
+        ],
+    )
+    def test_of_what_the_model_has_not_is_refused(self, given: dict[str, Any], field: str, allowed: str) -> None:
+        with pytest.raises(ScenarioError, match=rf"allowed (is|are|here:) {allowed}(;|$)") as error:
+            parse(given)
+        assert error.value.field == f"parallelism.{field}"
+
+    @pytest.mark.parametrize(
+        ("model", "gpus", "parallelism"),
+        [
+            ("gpt2", 48, {"tensor": 4, "pipeline": 12}),
+            ("t5-small", 8, {"tensor": 8}),
+            ("t5-small", 12, {"pipeline": 12}),
+            ("flux.1-dev", 57, {"pipeline": 57}),
+            ("mixtral-8x7b", 8, {"expert": 8}),
+            ("llama-3.1-8b", 8, {"context": 8}),
+            ("gpt2", 1, {"cpu_offload": "all"}),
+            ("gpt2", 8, {"strategy": "zero1", "cpu_offload": "optimizer"}),
+            ("gpt2", 8, {"strategy": "fsdp", "cpu_offload": "all"}),
+        ],
+    )
+    def test_that_the_model_can_be_divided_by_is_taken(
+        self, model: str, gpus: int, parallelism: dict[str, Any]
+    ) -> None:
+        layout = parse({"model": model, "gpus": gpus, "parallelism": parallelism}).layout
+        assert all(str(getattr(layout, key)) == str(value) for key, value in parallelism.items())
+
+    @pytest.mark.parametrize("model", ["resnet50", "swin-tiny", "sd-1.5-unet", "clip-vit-base-patch32"])
+    def test_an_unknown_number_of_heads_or_layers_refuses_nothing(self, model: str) -> None:
+        layout = parse({"model": model, "gpus": 15, "parallelism": {"tensor": 5, "pipeline": 3}}).layout
+        assert (layout.tensor, layout.pipeline, layout.data) == (5, 3, 1)
+
+
 class TestTask:
     # Counted on transformers 5.17's ...ForSequenceClassification with two labels.
     @pytest.mark.parametrize(

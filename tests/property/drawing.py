@@ -24,7 +24,7 @@ from calc.scenario import (
     parse,
 )
 
-PARALLELISM = [
+PARALLELISM: list[dict[str, Any]] = [
     {"strategy": "ddp"},
     {"strategy": "zero1"},
     {"strategy": "zero2"},
@@ -103,7 +103,8 @@ def scenarios(draw: st.DrawFn, *, several_gpus: bool = True) -> dict[str, Any]:
         given["sequence_length"] = draw(st.sampled_from([16, 100, 512]))
     if several_gpus and draw(st.booleans()):
         given["gpus"] = draw(st.sampled_from([4, 8, 64]))
-        given["parallelism"] = draw(st.sampled_from(PARALLELISM))
+        ways = PARALLELISM if task in TEXT_TASKS else [way for way in PARALLELISM if "context" not in way]
+        given["parallelism"] = draw(st.sampled_from(ways))
     if draw(st.booleans()):
         given["global_batch"] = draw(st.integers(1, 4096))
     return given
