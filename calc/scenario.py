@@ -658,6 +658,19 @@ def _offload_refusal(layout: Layout, offered: Sequence[str]) -> str:
     )
 
 
+EXPERTS_NOT_QUANTIZED = (
+    "QLoRA leaves the experts' weights as they are: transformers 5 holds the experts of a layer in one parameter, and "
+    "bitsandbytes makes 4 bit of linear layers alone (its issue 1849)."
+)
+
+
+def _noted(model: ModelChoice, method: Method) -> ModelChoice:
+    """The model with what there is to say of it under the method."""
+    if method is not Method.QLORA or _config_value(model.config, *EXPERT_KEYS) is None:
+        return model
+    return replace(model, notes=(*model.notes, EXPERTS_NOT_QUANTIZED))
+
+
 def _usual_nodes(layout: Layout) -> int:
     """The fewest usual servers, all with as many GPUs, whose tensor-parallel groups stay inside one where they can."""
     sizes = [size for size in range(1, USUAL_GPUS_PER_NODE + 1) if layout.gpus % size == 0]
@@ -692,15 +705,16 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     precision = _precision(given, gpu)
     attention = _attention(given, gpu, precision)
     _allow(given, gpu, task, (precision, attention))
+    method = _choice(given, "method", Method, Method.FULL)
     scenario = Scenario(
-        model=model,
+        model=_noted(model, method),
         shape=shape,
         precision=precision,
         optimizer=_choice(given, "optimizer", Optimizer, Optimizer.ADAMW),
         checkpointing=_choice(given, "checkpointing", Checkpointing, Checkpointing.NONE),
         attention=attention,
         loss=_loss(given, task),
-        method=_choice(given, "method", Method, Method.FULL),
+        method=method,
         lora_rank=_optional_whole(given, "lora_rank", 1, 65_536) or DEFAULT_LORA_RANK,
         lora_targets=_lora_targets(given),
         zero_grad=_choice(given, "zero_grad", ZeroGrad, ZeroGrad.FREE),

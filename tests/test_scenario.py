@@ -8,7 +8,7 @@ import pytest
 
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
-from calc.scenario import KEYS, Precision, Task, ZeroGrad, parse
+from calc.scenario import EXPERTS_NOT_QUANTIZED, KEYS, Precision, Task, ZeroGrad, parse
 
 
 class TestDefaults:
@@ -116,6 +116,28 @@ class TestParallelism:
     def test_an_unknown_number_of_heads_or_layers_refuses_nothing(self, model: str) -> None:
         layout = parse({"model": model, "gpus": 15, "parallelism": {"tensor": 5, "pipeline": 3}}).layout
         assert (layout.tensor, layout.pipeline, layout.data) == (5, 3, 1)
+
+
+class TestExperts:
+    @pytest.mark.parametrize(
+        ("model", "method", "noted"),
+        [
+            ("mixtral-8x7b", "qlora", True),
+            ("deepseek-v2-lite", "qlora", True),
+            ("mixtral-8x7b", "lora", False),
+            ("mixtral-8x7b", "full", False),
+            ("llama-3.1-8b", "qlora", False),
+        ],
+    )
+    def test_that_qlora_does_not_quantize_are_noted(self, model: str, method: str, *, noted: bool) -> None:
+        notes = evaluate({"model": model, "method": method, "precision": "bf16"})["model"]["notes"]
+        assert (EXPERTS_NOT_QUANTIZED in notes) is noted
+
+    def test_stay_in_the_models_type_under_qlora(self) -> None:
+        given = {"model": "mixtral-8x7b", "method": "qlora", "precision": "bf16", "micro_batch": 1}
+        parts = {part["id"]: part["bytes"] for part in evaluate(given)["memory"]["components"]}
+        # 32 layers of 8 experts with three matrices of 4096 x 14336.
+        assert parts["weights"] > 2 * 32 * 8 * 3 * 4096 * 14336
 
 
 class TestTask:
