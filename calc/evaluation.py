@@ -12,6 +12,7 @@ from calc.calibration import calibrated
 from calc.catalog import published
 from calc.explanations import explanations
 from calc.memory import StepMemory, step_memory
+from calc.model_dimensions import refuse_undividable
 from calc.scenario import Scenario, ZeroGrad, parse
 from calc.timing import step_time, utilization
 
@@ -44,6 +45,7 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
     """`evaluate` for a scenario that is already checked."""
+    refuse_undividable(scenario)
     scenario, calibration = calibrated(scenario)
     memory, limits = fitted(scenario)
     micro_batch = chosen_micro_batch(scenario, limits)

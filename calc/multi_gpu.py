@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calc import collectives, scaling
 from calc.errors import ScenarioError
 from calc.memory import step_memory
+from calc.model_dimensions import ModelDimensions
 from calc.scaling import Strategy, Workload
 from calc.scenario import Checkpointing, Method
 
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
 
     from calc.memory import ReplayedStep, StepMemory
     from calc.scenario import Scenario
-
-_WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
-_HEADS_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-_EXPERTS_EACH_KEYS = ("num_experts_per_tok", "num_selected_experts", "moe_topk")
-
-
-def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first of some keys that a configuration has as one number; 0 where it has none."""
-    return next((config[key] for key in keys if config.get(key) and isinstance(config[key], int)), 0)
 
 
 def workload_of(
@@ -55,12 +47,9 @@ def workload_of(
     optimizer_seconds : float
         Of one update of the whole model on one GPU.
     """
-    config = scenario.model.config
-    heads = _first(config, _HEADS_KEYS)
-    key_value_heads = _first(config, ("num_key_value_heads",)) or heads
-    tokens = micro_batch * (scenario.shape.sequence_length + scenario.shape.target_length)
-    layer_bytes = tokens * _first(config, _WIDTH_KEYS) * step.compute_itemsize
-    layers = sum(copies for _, copies in step.units)
+    dimensions = ModelDimensions.of(scenario)
+    layer_bytes = micro_batch * dimensions.layer_elements * step.compute_itemsize
+    heads = dimensions.heads
     shape = step.shape_for_division
     return Workload(
         forward_seconds=forward_seconds,
@@ -69,11 +58,11 @@ def workload_of(
         accumulation_steps=accumulation_steps,
         gradient_bytes=shape.gradient_bytes,
         gathered_bytes=shape.gathered_bytes,
-        layers=max(1, layers),
+        layers=max(1, dimensions.layers),
         layer_bytes=layer_bytes,
-        key_value_bytes=2 * layer_bytes * key_value_heads // heads if heads else 0,
-        routed_bytes=layer_bytes * _first(config, _EXPERTS_EACH_KEYS),
-        routed_layers=layers if shape.expert_share else 0,
+        key_value_bytes=2 * layer_bytes * dimensions.key_value_heads // heads if heads else 0,
+        routed_bytes=layer_bytes * dimensions.experts_each,
+        routed_layers=dimensions.layers if shape.expert_share else 0,
         recomputes=scenario.checkpointing is Checkpointing.FULL,
     )
 

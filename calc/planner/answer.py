@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from calc import collectives, cost, explained_rows, outlook
@@ -15,6 +14,7 @@ from calc.convergence import tradeoff
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate_parsed
 from calc.goal import Goal, dollars_text, hours_text
+from calc.model_dimensions import ModelDimensions
 from calc.multi_gpu import interconnect_of
 from calc.planner.recipes import choices_of, recipe_of
 from calc.planner.search import Candidates, Machine, best, layouts, pareto, search, within
@@ -103,17 +103,14 @@ def critical_samples(scenario: Scenario, critical_batch: Mapping[str, Any]) -> f
 
 def candidates_of(scenario: Scenario, machine: Machine, updates: Mapping[int, float]) -> Candidates:
     """Score everything that the scenario allows."""
-    config = scenario.model.config
-    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
-    shared = int(config.get("num_key_value_heads") or heads)
-    layers = int(config.get("num_hidden_layers") or config.get("n_layer") or 1)
-    experts = int(config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1)
+    model = ModelDimensions.of(scenario)
+    stacked = model.heads > 0
     tried = layouts(
         scenario.gpus,
         largest_tensor=min(machine.gpus_per_node, scenario.gpus),
-        layers=layers,
-        heads=gcd(heads, shared),
-        experts=experts,
+        layers=model.layers if stacked else 1,
+        heads=model.key_value_heads if stacked else 1,
+        experts=model.experts,
         sequence_length=scenario.shape.sequence_length if scenario.model.task in TEXT_TASKS else 0,
     )
     largest_ways = max(layout.tensor * layout.pipeline * layout.context for layout in tried)

@@ -1,0 +1,150 @@
+"""A model as those see it who divide it among GPUs: its heads, blocks and experts, and what a block hands on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calc.architectures import swin, vision_transformers
+from calc.errors import ScenarioError
+from calc.memory import replay
+from calc.replay.tape import Dtype, Phase
+from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from calc.replay.profile import Profile
+    from calc.scenario import Scenario
+
+_HEADS_KEYS = (
+    "num_attention_heads",
+    "n_head",
+    "num_heads",
+    "n_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+)
+_KEY_VALUE_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads")
+_EXPERTS_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS_EACH_KEYS = ("num_experts_per_tok", "num_selected_experts", "moe_topk")
+_TOWERS = ("vision_config", "text_config")
+_TORCHVISION: dict[str, vision_transformers.Variant | swin.Variant] = {**vision_transformers.VARIANTS, **swin.VARIANTS}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions:
+    """What tensor, pipeline, context and expert parallelism divide, and what their GPUs pass on.
+
+    ``heads`` and ``key_value_heads`` are the largest numbers that divide every block's, 0 where the model is no stack
+    of transformer blocks. ``layers`` are its transformer blocks, or whatever blocks it repeats where it has none.
+    ``layer_elements`` is what a block hands to the next, tokens x hidden size of one sample, as the mean of all blocks.
+    ``experts`` are those of one mixture, 1 where there is none, ``experts_each`` those that a token is sent to.
+    """
+
+    heads: int
+    key_value_heads: int
+    layers: int
+    layer_elements: int
+    experts: int
+    experts_each: int
+
+    @staticmethod
+    def of(scenario: Scenario) -> ModelDimensions:
+        """Read the scenario's model: heads and experts from its configuration, blocks from its replay."""
+        config = scenario.model.config
+        blocks = list(_blocks(_plain(scenario)))
+        attending = [block for block in blocks if block.attends]
+        heads = math.gcd(*_heads(scenario.model.architecture, config)) if attending else 0
+        blocks = attending or blocks
+        layers = sum(block.repeats for block in blocks)
+        elements = sum(block.repeats * block.elements for block in blocks)
+        return ModelDimensions(
+            heads=heads,
+            key_value_heads=math.gcd(heads, *_numbers(config, _KEY_VALUE_HEADS_KEYS)),
+            layers=layers,
+            layer_elements=-(-elements // max(layers, 1)),
+            experts=next(iter(_numbers(config, _EXPERTS_KEYS)), 1),
+            experts_each=next(iter(_numbers(config, _EXPERTS_EACH_KEYS)), 0),
+        )
+
+
+def refuse_undividable(scenario: Scenario) -> None:
+    """Refuse to divide what is no stack of transformer blocks as if it were one.
+
+    Raises
+    ------
+    ScenarioError
+        If there is tensor, pipeline or context parallelism and the model's heads are not known.
+    """
+    layout = scenario.layout
+    degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context}
+    divided = next((name for name, degree in degrees.items() if degree > 1), None)
+    if divided is not None and ModelDimensions.of(scenario).heads == 0:
+        raise ScenarioError(
+            f"parallelism.{divided}",
+            f"{scenario.model.name} is no stack of transformer blocks, which alone are divided so (Megatron-LM): "
+            "use 1, and a strategy that divides weights or optimizer state",
+        )
+
+
+class _Block(NamedTuple):
+    """A replayed block: how many of the model's it stands for, what it hands on, whether it has attention."""
+
+    repeats: int
+    elements: int
+    attends: bool
+
+
+def _plain(scenario: Scenario) -> Profile:
+    """Replay a model in one number format, and so that of a block nothing but its output outlives its forward."""
+    return replay(
+        replace(
+            scenario,
+            precision=Precision.FP32,
+            checkpointing=Checkpointing.FULL,
+            attention=Attention.SDPA,
+            loss=Loss.STANDARD,
+            method=Method.FULL,
+        )
+    ).profile
+
+
+def _blocks(profile: Profile) -> Iterator[_Block]:
+    """List the repeated blocks of forward, in order.
+
+    A block's output is what is made in it and alive at its end. Scores that a model returns beside it are not handed
+    on: they are made in another part of the block than the one that it ends in.
+    """
+    for start, end, segment in profile.stretches:
+        if segment.phase is not Phase.FORWARD:
+            break
+        if segment.block < 0:
+            continue
+        made = [event for event in profile.events[start:end] if event > 0]
+        freed = {-event for event in profile.events[start:end] if event < 0}
+        alive = [storage for storage in made if storage not in freed and profile.per_sample[storage]]
+        ends_in = profile.labels[alive[-1]] if alive else ""
+        nbytes = sum(profile.per_sample[storage] for storage in alive if profile.labels[storage] == ends_in)
+        attends = any(profile.labels[storage] == "attention" for storage in made)
+        yield _Block(segment.repeats, nbytes // Dtype.FP32.itemsize, attends)
+
+
+def _heads(architecture: str, config: Mapping[str, Any]) -> list[int]:
+    """Attention heads of every part that names some."""
+    if architecture in _TORCHVISION:
+        heads = _TORCHVISION[architecture].heads
+        return [heads] if isinstance(heads, int) else list(heads)
+    own = _numbers(config, _HEADS_KEYS)
+    return own or [heads for tower in _TOWERS for heads in _numbers(config.get(tower, {}), _HEADS_KEYS)]
+
+
+def _numbers(config: Mapping[str, Any], keys: tuple[str, ...]) -> list[int]:
+    """Whole numbers above 0 that a configuration has under some keys, those of lists too."""
+    found: list[int] = []
+    for key in keys:
+        value = config.get(key)
+        values = value if isinstance(value, list | tuple) else [value]
+        found += [number for number in values if isinstance(number, int) and number > 0]
+    return found
