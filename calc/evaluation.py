@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,7 +164,12 @@ def fitted(scenario: Scenario) -> tuple[StepMemory, Band]:
         per_gpu = -(-scenario.global_batch // scenario.layout.data)
         if per_gpu > (scenario.micro_batch or steps_fit(memory, limit)):
             memory = step_memory(scenario, gradients_kept=True)
-    return memory, _band(memory, limit)
+    limits = _band(memory, limit)
+    if scenario.micro_batch is not None and limits.expected < scenario.micro_batch:
+        # A pipeline holds more of the smaller micro-batches than of the one that was asked for.
+        open_batch = replace(scenario, micro_batch=None)
+        limits = _band(step_memory(open_batch, gradients_kept=memory.step.gradients_kept), limit)
+    return memory, limits
 
 
 def chosen_micro_batch(scenario: Scenario, limits: Band) -> int:

@@ -18,7 +18,7 @@ from calc.replay.tape import Autocast, Dtype, Parameter, Phase, Tape, TooSmallEr
 from calc.replay.unrolled import Unrolled, unrolled
 from calc.replay.workspaces import H100, Multiprocessors
 from calc.scaling.layout import Offload
-from calc.scaling.memory import Division, ModelShape, division
+from calc.scaling.memory import Division, ModelShape, division, pipeline_activation_share
 from calc.scenario import Attention, Checkpointing, Loss, Method, Precision, Task
 
 if TYPE_CHECKING:
@@ -233,43 +233,41 @@ def _division(step: ReplayedStep, layout: Layout) -> Division:
 
 
 class _Shares(NamedTuple):
-    """What one GPU holds of each part where several share the model; all 1 on one GPU."""
+    """What one GPU holds of each part where several share the model; all 1 on one GPU.
+
+    ``stages`` are the shares of the log's storages, on each pipeline stage that may hold the most.
+    """
 
     weights: float
     gradients: float
     optimizer_state: float
     step_temporaries: float
-    storages: tuple[float, ...] | None
+    stages: tuple[tuple[float, ...], ...]
     gathered_bytes: int
     bucket_bytes: int
 
 
-WHOLE = _Shares(1, 1, 1, 1, None, 0, 0)
+WHOLE = _Shares(1, 1, 1, 1, (), 0, 0)
 
 
-def _fullest_stage(profile: Profile, parts: Division, stages: int) -> tuple[float, float]:
-    """Shares of activations and logits on the pipeline stage that holds the most of them.
+def _micro_batches(scenario: Scenario) -> float:
+    """Micro-batches that a pipeline's stages share at most: those of an update, up to the number of stages.
 
-    The first holds as many micro-batches as there are stages, so its share of the layers is undone, and no logits; the
-    last holds one micro-batch and the logits (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3).
+    Where batch and micro-batch are not both given it is the number of stages, to be safe: the largest micro-batch
+    decides then how many make the batch, and their memory decides that. The samples that they hold together never
+    become fewer with a larger micro-batch: a replica's share of the batch is in the pipeline at most, and the last
+    micro-batch of it may be smaller.
     """
-    if stages == 1:
-        return parts.activations, parts.logits_and_loss
-    kept = profile.kept_for_backward
-    sizes = [nbytes * copies for nbytes, copies in zip(profile.per_sample, profile.copies, strict=True)]
-    layers = parts.activations * sum(sizes[storage] for storage in kept if profile.labels[storage] != "logits")
-    logits = parts.logits_and_loss * sum(n for n, label in zip(sizes, profile.labels, strict=True) if label == "logits")
-    if layers >= layers / stages + logits:
-        return parts.activations, 0.0
-    return parts.activations / stages, parts.logits_and_loss
+    layout = scenario.layout
+    if scenario.global_batch is None or scenario.micro_batch is None:
+        return layout.pipeline
+    own_samples = -(-scenario.global_batch // layout.data)
+    return min(layout.pipeline, max(1.0, own_samples / scenario.micro_batch))
 
 
-@lru_cache(maxsize=256)
-def _shares(step: ReplayedStep, layout: Layout) -> _Shares:
-    parts = _division(step, layout)
-    profile = step.profile
+def _stage_shares(profile: Profile, parts: Division, activations: float, logits: float) -> tuple[float, ...]:
+    """Shares of the log's storages on a pipeline stage that holds these of the activations and the logits."""
     kept = profile.kept_for_backward
-    layers, logits = _fullest_stage(profile, parts, layout.pipeline)
 
     def share(storage: int) -> float:
         if storage in profile.gradients:
@@ -279,11 +277,34 @@ def _shares(step: ReplayedStep, layout: Layout) -> _Shares:
             return logits
         if label == "casts":
             return parts.casts
-        return layers if storage in kept else parts.pass_temporaries
+        return activations if storage in kept else parts.pass_temporaries
 
-    storages = tuple(share(storage) for storage in range(len(profile.labels)))
+    return tuple(share(storage) for storage in range(len(profile.labels)))
+
+
+def _fullest_stages(
+    profile: Profile, parts: Division, stages: int, micro_batches: float
+) -> tuple[tuple[float, ...], ...]:
+    """Shares of the log's storages on the pipeline stages of which one holds the most: the only one, or first and last.
+
+    The first holds several micro-batches of its layers (`pipeline_activation_share`) and no logits, the last one
+    micro-batch and the logits. A part of the logits may not grow with the micro-batch, so that decides which it is.
+    """
+    if stages == 1:
+        return (_stage_shares(profile, parts, parts.activations, parts.logits_and_loss),)
+    first = parts.activations * pipeline_activation_share(stages, micro_batches)
+    return (
+        _stage_shares(profile, parts, first, 0.0),
+        _stage_shares(profile, parts, parts.activations / stages, parts.logits_and_loss),
+    )
+
+
+@lru_cache(maxsize=256)
+def _shares(step: ReplayedStep, layout: Layout, micro_batches: float) -> _Shares:
+    parts = _division(step, layout)
+    stages = _fullest_stages(step.profile, parts, layout.pipeline, micro_batches)
     return _Shares(
-        parts.weights, parts.gradients, parts.optimizer_state, parts.step_temporaries, storages,
+        parts.weights, parts.gradients, parts.optimizer_state, parts.step_temporaries, stages,
         parts.gathered_bytes, parts.bucket_bytes,
     )  # fmt: skip
 
@@ -307,14 +328,22 @@ class StepMemory:
     )
 
     def sizes(self, micro_batch: int, *, lean: bool = False) -> list[int]:
-        """Bytes of each storage of the log on one GPU; ``lean``: nothing for optional workspaces."""
+        """Bytes of each storage of the log on the fullest GPU; ``lean``: nothing for optional workspaces."""
         grown = micro_batch if self.activation_share == 1 else micro_batch * self.activation_share
         sizes = self.step.profile.sizes(grown, self.multiprocessors)
         for storage in self.step.profile.optional if lean else ():
             sizes[storage] = 0
-        if self.shares.storages is None:
+        if not self.shares.stages:
             return sizes
-        return [(int(s * share) + 511) // 512 * 512 for s, share in zip(sizes, self.shares.storages, strict=True)]
+        held = [
+            [(int(s * share) + 511) // 512 * 512 for s, share in zip(sizes, shares, strict=True)]
+            for shares in self.shares.stages
+        ]
+        return max(held, key=self._most_alive) if len(held) > 1 else held[0]
+
+    def _most_alive(self, sizes: list[int]) -> int:
+        """Peak of forward and backward above what is constant."""
+        return max(instant.alive_bytes for instant in self.step.profile.peaks(sizes).values())
 
     @cached_property
     def weight_requests(self) -> tuple[int, ...]:
@@ -556,6 +585,7 @@ def step_memory(scenario: Scenario, *, gradients_kept: bool = False) -> StepMemo
         workspace,
         multiprocessors(scenario),
         scenario.layout,
+        _micro_batches(scenario),
         scenario.activation_share,
     )
 
@@ -568,10 +598,11 @@ def _step_memory(
     workspace: int,
     multiprocessors: Multiprocessors,
     layout: Layout,
+    micro_batches: float,
     activation_share: float,
 ) -> StepMemory:
     alone = layout.gpus == 1 and layout.cpu_offload is Offload.NONE
-    shares = WHOLE if alone else _shares(step, layout)
+    shares = WHOLE if alone else _shares(step, layout, micro_batches)
     state = _optimizer(step, optimizer, master_weights=precision is Precision.BF16_MASTER)
     return StepMemory(step, state, workspace, multiprocessors, shares, activation_share)
 

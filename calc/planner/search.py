@@ -16,7 +16,7 @@ import numpy as np
 
 from calc.errors import ScenarioError
 from calc.scaling.layout import Layout, Offload, Strategy
-from calc.scaling.memory import Division, ModelShape, division
+from calc.scaling.memory import Division, ModelShape, division, pipeline_activation_share
 from calc.scaling.offload import offloads
 from calc.scaling.step_time import (
     UNMODELLED_HIGH,
@@ -328,7 +328,7 @@ class _Scores:
 
         pipeline = np.array([layout.pipeline for layout in layouts])[:, None]
         whole, logits = share("activations") * part("activations"), share("logits_and_loss") * part("logits_and_loss")
-        first_stage, last_stage = whole * (np.minimum(steps, pipeline) / pipeline), whole / pipeline
+        first_stage, last_stage = whole * _first_stage_shares(layouts, steps), whole / pipeline
         fullest_first = (pipeline > 1) & (first_stage >= last_stage + logits)
         stage = np.where(fullest_first, _whole_bytes(first_stage), _whole_bytes(last_stage) + _whole_bytes(logits))
         stepping = np.array([phase == "step" for phase in PHASES])[None, :, None, None]
@@ -432,6 +432,15 @@ def _distinct(values: Sequence[Any]) -> tuple[list[Any], Array]:
 def _state_ways(layout: Layout) -> int:
     """Into how many parts the optimizer's state is divided."""
     return layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
+
+
+def _first_stage_shares(layouts: Sequence[Layout], steps: Array) -> Array:
+    """:func:`calc.scaling.memory.pipeline_activation_share` by layout and batch; 1 where there is no pipeline."""
+    shares = np.ones(steps.shape)
+    for place, layout in enumerate(layouts):
+        if layout.pipeline > 1:
+            shares[place] = [pipeline_activation_share(layout.pipeline, count) for count in steps[place].tolist()]
+    return shares
 
 
 def _whole_bytes(values: Array) -> Array:

@@ -42,13 +42,14 @@ def activation_share(tensor: int, *, sequence_parallel: bool) -> float:
     return 1 / tensor if sequence_parallel else (10 + 24 / tensor) / 34
 
 
-def pipeline_activation_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
+def pipeline_activation_share(stages: int, micro_batches: float, chunks: int = 1) -> float:
     """Activations that the first stage keeps, as a share of one micro-batch through the whole model.
 
     It holds ``min(m, p)`` micro-batches of ``1 / p`` of the layers, so with enough micro-batches nothing is saved.
-    Interleaving v chunks adds ``(p - 1) / (p v)``.
+    Interleaving v chunks adds ``(p - 1) / (p v)``. A last micro-batch that is smaller counts as a part of one.
 
-    Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3.
+    Sources: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3; Narayanan et al. 2021, arXiv:2104.04473, section
+    2.2 (1F1B).
     """
     share = min(micro_batches, stages) / stages
     return share * (1 + (stages - 1) / (stages * chunks)) if chunks > 1 else share
