@@ -24,6 +24,7 @@ from calc.scaling.step_time import (
     Exchange,
     StepParts,
     Workload,
+    bubble_share,
     data_parallel_exchange,
     model_parallel_seconds,
     offload_seconds,
@@ -358,9 +359,9 @@ class _Scores:
         showing = showing + _exposed(backward, exchange("backward_pieces"), exchange("backward_piece_seconds"))
         showing = showing * np.where(exchange("each_pass") > 0, steps, 1) + exchange("tail_seconds")
         working = steps * (forward + backward + self._inside(layouts, wanted))
-        bubble = (each(lambda layout: layout.pipeline) - 1) / steps * working
+        bubble = each(lambda layout: bubble_share(layout.pipeline, 1)) / steps * working
         updating = self.optimizer[:, None, None] * each(
-            lambda layout: (layout.cpu_offload is Offload.NONE) / _state_ways(layout)
+            lambda layout: (layout.cpu_offload is Offload.NONE) / layout.state_ways
         )
         total: Array = working + bubble + showing + updating + self._offload(layouts, steps)
         return np.where(each(lambda layout: layout.gpus > 1) > 0, total / (1 - _unmodelled(steps)), total)
@@ -427,11 +428,6 @@ def _distinct(values: Sequence[Any]) -> tuple[list[Any], Array]:
     places: dict[Any, int] = {}
     of = [places.setdefault(value, len(places)) for value in values]
     return list(places), np.array(of)
-
-
-def _state_ways(layout: Layout) -> int:
-    """Into how many parts the optimizer's state is divided."""
-    return layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
 
 
 def _first_stage_shares(layouts: Sequence[Layout], steps: Array) -> Array:

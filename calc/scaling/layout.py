@@ -65,6 +65,11 @@ class Layout:
         """Ranks that share weights, gradients and optimizer state: context ranks hold the same ones as replicas."""
         return self.data * self.context
 
+    @property
+    def state_ways(self) -> int:
+        """Parts that the optimizer's state is divided into: those of the model, and the ranks' where a stage does."""
+        return self.tensor * self.pipeline * (self.shards if self.strategy.stage else 1)
+
 
 def _whole(parallelism: Mapping[str, Any], key: str) -> int:
     value = parallelism.get(key, 1)

@@ -117,7 +117,7 @@ def division(layout: Layout, shape: ModelShape) -> Division:
         logits_and_loss=1 / token_ways,
         casts=0 if _in_units(layout) else 1 / model_ways,
         pass_temporaries=1 / token_ways,
-        step_temporaries=0 if on_host is not Offload.NONE else 1 / (model_ways * (layout.shards if stage else 1)),
+        step_temporaries=0 if on_host is not Offload.NONE else 1 / layout.state_ways,
         gathered_bytes=gathered,
         bucket_bytes=buckets,
     )

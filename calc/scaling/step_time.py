@@ -217,7 +217,7 @@ def offload_seconds(
     """
     if layout.cpu_offload is Offload.NONE:
         return 0.0
-    ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
+    ways = layout.state_ways
     moved = (work.gradient_bytes + work.gathered_bytes) / ways
     if layout.cpu_offload is Offload.ALL:
         # Weights come in again for every forward and backward pass.
@@ -272,9 +272,8 @@ def step_parts(
     compute = micro_batches * (work.forward_seconds + work.backward_seconds) / ways
     exchange = micro_batches * model_parallel_seconds(work, layout, fabric, gpus_per_node)
     bubble = bubble_share(layout.pipeline, micro_batches) * (compute + exchange)
-    state_ways = layout.tensor * layout.pipeline * (layout.shards if layout.strategy.stage else 1)
     on_host = layout.cpu_offload is not Offload.NONE
-    optimizer = 0.0 if on_host else work.optimizer_seconds / state_ways
+    optimizer = 0.0 if on_host else work.optimizer_seconds / layout.state_ways
     replicas = data_parallel_exchange(work, layout, fabric, gpus_per_node)
     forward, backward = work.forward_seconds / ways, work.backward_seconds / ways
     showing = exposed_seconds(forward, replicas.forward_pieces, replicas.forward_piece_seconds)
