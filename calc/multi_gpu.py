@@ -100,6 +100,12 @@ def _own_link(scenario: Scenario) -> str:
     return link
 
 
+def host_bytes_per_second_of(scenario: Scenario) -> float:
+    """What passes between the scenario's card and its host, in bytes per second and direction."""
+    card = scenario.gpu.catalog
+    return scaling.host_bytes_per_second(card.pcie_bytes_per_second if card is not None else None)
+
+
 @lru_cache(maxsize=512)
 def _peak_bytes(memory: StepMemory, micro_batch: int) -> int:
     return memory.requested_peak(micro_batch)
@@ -130,6 +136,7 @@ def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: in
         interconnect=interconnect_of(scenario),
         nodes=scenario.nodes,
         micro_batch=micro_batch,
+        host_bytes_per_second=host_bytes_per_second_of(scenario),
         whole_update_seconds=scaling.host_optimizer_seconds(step_memory(scenario).step.trainable_count),
     )
     for row in found["by_strategy"]:

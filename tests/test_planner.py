@@ -75,7 +75,14 @@ RECIPES = [
     for checkpointing, precision in itertools.product(("none", "full"), ("bf16", "amp-bf16"))
 ]
 LAYOUTS = planner.layouts(16, largest_tensor=4, layers=24, heads=16, sequence_length=8192)
-MACHINE = Machine(gpus=16, gpus_per_node=8, fabric=FABRIC, limit_bytes=40 * GIB, dollars_per_gpu_hour=2.0)
+MACHINE = Machine(
+    gpus=16,
+    gpus_per_node=8,
+    fabric=FABRIC,
+    limit_bytes=40 * GIB,
+    host_bytes_per_second=20e9,
+    dollars_per_gpu_hour=2.0,
+)
 
 
 def interpolated(recipe_: Recipe, values: Sequence[float], batch: int) -> float:
@@ -131,7 +138,12 @@ def brute_force(
         )
         nodes = -(-layout.gpus // machine.gpus_per_node)
         seconds = scaling.step_parts(
-            work, layout, machine.fabric, nodes, whole_update_seconds=chosen.host_update_seconds
+            work,
+            layout,
+            machine.fabric,
+            nodes,
+            host_bytes_per_second=machine.host_bytes_per_second,
+            whole_update_seconds=chosen.host_update_seconds,
         ).seconds
         plans.append(
             Plan(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc import collectives, scaling
-from calc.catalog import published
+from calc.catalog import gpus, published
 from calc.errors import ScenarioError
+from calc.evaluation import evaluate
 from calc.scaling import Layout, ModelShape, Offload, Strategy, Workload, memory, step_time
 from calc.scaling.published import comparison
 
@@ -153,21 +154,21 @@ class TestStepTime:
             assert step_time.exposed_seconds(work, pieces, each) == pytest.approx(finished - work)
 
     def test_one_gpu_has_no_overhead(self) -> None:
-        parts = scaling.step_parts(WORK, Layout(), FABRIC, 1)
+        parts = scaling.step_parts(WORK, Layout(), FABRIC, 1, host_bytes_per_second=24e9)
         assert parts.seconds == pytest.approx(4 * 0.3 + 0.02)
         assert scaling.speed_up(WORK, Layout(), parts) == pytest.approx(1)
 
     def test_the_parts_add_up_to_less_than_linear(self) -> None:
         for strategy in Strategy:
             layout = Layout(strategy=strategy, data=64)
-            parts = scaling.step_parts(WORK, layout, FABRIC, 8)
+            parts = scaling.step_parts(WORK, layout, FABRIC, 8, host_bytes_per_second=24e9)
             assert 0 < scaling.speed_up(WORK, layout, parts) < 64 * 1.01
 
     def test_slow_links_show(self) -> None:
         slow = collectives.read_fabric("pcie-3+ethernet-10g")
         layout = Layout(data=16)
-        fast_parts = scaling.step_parts(WORK, layout, FABRIC, 2)
-        slow_parts = scaling.step_parts(WORK, layout, slow, 2)
+        fast_parts = scaling.step_parts(WORK, layout, FABRIC, 2, host_bytes_per_second=24e9)
+        slow_parts = scaling.step_parts(WORK, layout, slow, 2, host_bytes_per_second=24e9)
         # 2 x 15/16 x 15 GB over 0.94 GB/s is half a minute.
         assert slow_parts.exposed_communication_seconds == pytest.approx(29.8, rel=0.03)
         assert fast_parts.exposed_communication_seconds < 0.1
@@ -175,7 +176,7 @@ class TestStepTime:
     def test_tensor_ranks_on_the_same_node_share_its_adapters(self) -> None:
         # 8 tensor ranks a node: each of the 8 data-parallel groups has one adapter of the eight.
         layout = Layout(strategy=Strategy.ZERO1, data=8, tensor=8)
-        parts = scaling.step_parts(WORK, layout, FABRIC, 8)
+        parts = scaling.step_parts(WORK, layout, FABRIC, 8, host_bytes_per_second=24e9)
         gather = collectives.all_gather_seconds(FABRIC.shared_by(8), 8, 8, 15 * GB / 8)
         assert parts.exposed_communication_seconds > gather
         assert gather == pytest.approx(7 / 8 * 15 * GB / 8 / 47e9, rel=0.01)
@@ -187,7 +188,7 @@ class TestStepTime:
             Layout(data=8, expert=8),
             Layout(pipeline=8),
         ):
-            parts = scaling.step_parts(WORK, layout, FABRIC, 1)
+            parts = scaling.step_parts(WORK, layout, FABRIC, 1, host_bytes_per_second=24e9)
             assert parts.exposed_communication_seconds > 0
             assert (parts.bubble_seconds > 0) == (layout.pipeline > 1)
 
@@ -196,6 +197,22 @@ class TestStepTime:
         seconds = step_time.offload_seconds(layout, WORK, 4, host_bytes_per_second=24e9, whole_update_seconds=8.0)
         # Each host updates the parts of its four GPUs: half of the model.
         assert seconds == pytest.approx(30 * GB / 8 / 24e9 + 4.0)
+
+    def test_a_host_is_reached_at_three_quarters_of_its_link(self) -> None:
+        # nvbandwidth's host_to_device_memcpy_ce on an A100 with PCIe 4; PCIe 3, 4 and 5 double from one to the next.
+        three, four, five = (scaling.host_bytes_per_second(gpus.pcie_bytes_per_second(n, 16)) for n in (3, 4, 5))
+        assert four == pytest.approx(24.8e9, rel=0.05)
+        assert (three, five) == (four / 2, 2 * four)
+        assert scaling.host_bytes_per_second(None) == four
+
+    def test_offloading_over_pcie_3_takes_twice_as_long(self) -> None:
+        def moved_seconds(card: str) -> float:
+            given = {"model": "gpt2", "gpu": card, "parallelism": {"cpu_offload": "optimizer"}, "precision": "fp16"}
+            result = evaluate({**given, "micro_batch": 1})
+            update = scaling.host_optimizer_seconds(result["parameters"])
+            return float(result["scaling"]["parts"]["offload_seconds"] - update)
+
+        assert moved_seconds("v100-sxm-16gb") == pytest.approx(2 * moved_seconds("a100-sxm-40gb"), rel=1e-6)
 
     def test_an_update_on_the_host_lies_between_the_reports(self) -> None:
         assert 0.77 < scaling.host_optimizer_seconds(1e9) < 2.98
@@ -215,6 +232,7 @@ class TestScale:
             interconnect="nvlink-4+infiniband-ndr-x8",
             nodes=2,
             micro_batch=3,
+            host_bytes_per_second=24e9,
         )
         assert found["samples_per_second"] == pytest.approx(3 * 4 * 16 / found["step_seconds"])
         assert found["efficiency_low"] < found["efficiency"] < found["efficiency_high"] <= 1
@@ -226,7 +244,14 @@ class TestScale:
 
     def test_nodes_must_divide(self) -> None:
         with pytest.raises(ScenarioError, match="nodes"):
-            scaling.scale(WORK, layout=Layout(data=6), interconnect="pcie-4", nodes=4, micro_batch=1)
+            scaling.scale(
+                WORK,
+                layout=Layout(data=6),
+                interconnect="pcie-4",
+                nodes=4,
+                micro_batch=1,
+                host_bytes_per_second=24e9,
+            )
 
 
 class TestPublished:

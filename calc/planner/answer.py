@@ -15,7 +15,7 @@ from calc.errors import ScenarioError
 from calc.evaluation import evaluate_parsed
 from calc.goal import Goal, dollars_text, hours_text
 from calc.model_dimensions import ModelDimensions
-from calc.multi_gpu import interconnect_of
+from calc.multi_gpu import host_bytes_per_second_of, interconnect_of
 from calc.planner.recipes import choices_of, recipe_of
 from calc.planner.search import Candidates, Machine, best, layouts, pareto, search, within
 from calc.scenario import TEXT_TASKS, Objective, parse
@@ -65,6 +65,7 @@ def machine_of(scenario: Scenario, price: cost.Price | None) -> Machine:
         gpus_per_node=-(-scenario.gpus // scenario.nodes),
         fabric=collectives.read_fabric(interconnect_of(scenario)),
         limit_bytes=scenario.gpu.limit_bytes,
+        host_bytes_per_second=host_bytes_per_second_of(scenario),
         dollars_per_gpu_hour=price.dollars_per_gpu_hour if price else 1.0,
     )
 

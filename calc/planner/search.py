@@ -83,12 +83,13 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The GPUs that may be used, how they are joined, what each holds and what an hour of one costs."""
+    """The GPUs that may be used, how they are joined, what each holds, how it reaches its host, what its hour costs."""
 
     gpus: int
     gpus_per_node: int
     fabric: Fabric
     limit_bytes: int
+    host_bytes_per_second: float
     dollars_per_gpu_hour: float = 0.0
 
 
@@ -242,7 +243,12 @@ class Candidates:
         )
         nodes = math.ceil(plan.layout.gpus / self.machine.gpus_per_node)
         return step_parts(
-            work, plan.layout, self.machine.fabric, nodes, whole_update_seconds=recipe.host_update_seconds
+            work,
+            plan.layout,
+            self.machine.fabric,
+            nodes,
+            host_bytes_per_second=self.machine.host_bytes_per_second,
+            whole_update_seconds=recipe.host_update_seconds,
         )
 
     def plan(self, index: int) -> Plan:
@@ -403,17 +409,22 @@ class _Scores:
         for place, layout in enumerate(layouts):
             if layout.cpu_offload is Offload.NONE:
                 continue
-            per_node = self._per_node(layout)
             for index, work in enumerate(self.between):
-                none, one = (
-                    offload_seconds(layout, replace(work, accumulation_steps=passes), per_node, whole_update_seconds=0)
-                    for passes in (0, 1)
-                )
+                none, one = (self._offloaded(replace(work, accumulation_steps=passes), layout, 0) for passes in (0, 1))
                 once[index, place], each_pass[index, place] = none, one - none
             idle = replace(self.between[0], gradient_bytes=0, gathered_bytes=0)
-            on_host[place] = offload_seconds(layout, idle, per_node, whole_update_seconds=1)
+            on_host[place] = self._offloaded(idle, layout, 1)
         found: Array = once[self.between_of] + steps * each_pass[self.between_of] + self.host[:, None, None] * on_host
         return found
+
+    def _offloaded(self, work: Workload, layout: Layout, whole_update_seconds: float) -> float:
+        return offload_seconds(
+            layout,
+            work,
+            self._per_node(layout),
+            host_bytes_per_second=self.machine.host_bytes_per_second,
+            whole_update_seconds=whole_update_seconds,
+        )
 
 
 def _by_field(names: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Array]:

@@ -5,6 +5,7 @@ Everything takes one GPU's numbers (bytes of each component, seconds of each pas
 
 from calc.scaling.layout import Layout, Offload, Strategy, read_layout
 from calc.scaling.memory import ModelShape
+from calc.scaling.offload import host_bytes_per_second
 from calc.scaling.report import scale
 from calc.scaling.step_time import StepParts, Workload, host_optimizer_seconds, speed_up, step_parts
 
@@ -15,6 +16,7 @@ __all__ = [
     "StepParts",
     "Strategy",
     "Workload",
+    "host_bytes_per_second",
     "host_optimizer_seconds",
     "read_layout",
     "scale",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from calc import collectives
 from calc.catalog import published
 from calc.scaling.layout import Layout, Strategy
+from calc.scaling.offload import host_bytes_per_second
 from calc.scaling.step_time import Workload, bubble_share, step_parts
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def _update_seconds(inputs: Mapping[str, Any], run: _Run, pass_seconds: float) -
     )
     nodes = -(-run.gpus // inputs["gpus_per_node"])
     fabric = collectives.read_fabric(inputs["fabric"])
-    return step_parts(work, Layout(strategy=run.strategy, data=run.gpus), fabric, nodes).seconds
+    layout = Layout(strategy=run.strategy, data=run.gpus)
+    return step_parts(work, layout, fabric, nodes, host_bytes_per_second=host_bytes_per_second(None)).seconds
 
 
 def _measured_base_seconds(row: Mapping[str, Any], run: _Run) -> float:

@@ -28,6 +28,7 @@ class _Machine:
     fabric: Fabric
     nodes: int
     gpus_per_node: int
+    host_bytes_per_second: float
     whole_update_seconds: float
 
     def nodes_for(self, layout: Layout) -> int:
@@ -42,6 +43,7 @@ class _Machine:
             layout,
             self.fabric,
             self.nodes_for(layout),
+            host_bytes_per_second=self.host_bytes_per_second,
             whole_update_seconds=self.whole_update_seconds,
             unmodelled=unmodelled,
         )
@@ -54,6 +56,7 @@ def scale(
     interconnect: str | Mapping[str, Any],
     nodes: int,
     micro_batch: int,
+    host_bytes_per_second: float,
     whole_update_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """Say what the scenario's GPUs give: seconds per step and where they go, by strategy and by number of GPUs.
@@ -70,6 +73,8 @@ def scale(
         Nodes in use.
     micro_batch : int
         Samples per pass and replica.
+    host_bytes_per_second : float
+        What passes between one GPU and its host, for offloading.
     whole_update_seconds : float
         The whole model's update on one host, for offloading.
 
@@ -81,7 +86,7 @@ def scale(
     if layout.gpus % nodes:
         raise ScenarioError("nodes", f"{nodes} nodes do not divide {layout.gpus} GPUs evenly")
     fabric = collectives.read_fabric(interconnect)
-    machine = _Machine(fabric, nodes, layout.gpus // nodes, whole_update_seconds)
+    machine = _Machine(fabric, nodes, layout.gpus // nodes, host_bytes_per_second, whole_update_seconds)
     parts = machine.parts(work, layout)
     samples = micro_batch * work.accumulation_steps * layout.data
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from calc.collectives import Fabric
     from calc.scaling.layout import Layout
 
-PCIE_4_BYTES_PER_SECOND = 24e9  # x16, one direction; 80 % of the specified 31 GB/s is assumed
-
 DDP_BUCKET_BYTES = 25 * 2**20  # torch's DistributedDataParallel, bucket_cap_mb
 
 # What a model of communication alone leaves out on one node - input pipeline, stragglers, clocks - as a share of the
@@ -193,7 +191,7 @@ def offload_seconds(
     work: Workload,
     gpus_per_node: int,
     *,
-    host_bytes_per_second: float = PCIE_4_BYTES_PER_SECOND,
+    host_bytes_per_second: float,
     whole_update_seconds: float,
 ) -> float:
     """Seconds per update of passing gradients and weights over PCIe, and of the update on the host.
@@ -207,7 +205,7 @@ def offload_seconds(
     gpus_per_node : int
         GPUs whose parts one host updates.
     host_bytes_per_second : float
-        PCIe rate of one GPU, one direction.
+        What passes between one GPU and its host, one direction, as :func:`calc.scaling.offload.host_bytes_per_second`.
     whole_update_seconds : float
         The whole model's update on one host, as :func:`host_optimizer_seconds`.
 
@@ -243,7 +241,7 @@ def step_parts(
     fabric: Fabric,
     nodes: int,
     *,
-    host_bytes_per_second: float = PCIE_4_BYTES_PER_SECOND,
+    host_bytes_per_second: float,
     whole_update_seconds: float = 0.0,
     unmodelled: float | None = None,
 ) -> StepParts:
@@ -260,7 +258,7 @@ def step_parts(
     nodes : int
         Over how many nodes.
     host_bytes_per_second : float
-        PCIe rate for offloading (PCIe 4 x16 by default).
+        What passes between one GPU and its host, for offloading.
     whole_update_seconds : float
         The whole model's update on one host, for offloading.
     unmodelled : float, optional
