@@ -69,7 +69,6 @@ class ModelShape:
     block_share: float
     root_share: float = 0.0
     expert_share: float = 0.0
-    gradient_as_bucket_view: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,11 @@ def _in_units(layout: Layout) -> bool:
 
 
 def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
-    """Bytes of gathered units and of buckets."""
+    """Bytes of gathered units and of buckets.
+
+    DistributedDataParallel's are as large as the gradients, which by torch's default are no views of them
+    (``gradient_as_bucket_view``).
+    """
     if layout.shards == 1 and not _in_units(layout):
         return 0, 0
     own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
@@ -143,5 +146,5 @@ def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
         largest = max(shape.block_share, shape.root_share)
         return _ceil(min(1.0, held) * own_weights), _ceil(largest * own_gradients)
     if layout.strategy is Strategy.DDP:
-        return 0, 0 if shape.gradient_as_bucket_view else _ceil(own_gradients)
+        return 0, _ceil(own_gradients)
     return 0, _ceil(min(own_gradients, DEEPSPEED_BUCKET_BYTES))
