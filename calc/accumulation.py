@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,10 @@ def _require_positive(field: str, value: int) -> None:
         raise ScenarioError(field, f"{value} is not a batch: give a whole number of at least 1")
 
 
-def _divisors(number: int) -> Iterator[int]:
-    """Yield every divisor, in no order."""
-    for candidate in range(1, math.isqrt(number) + 1):
-        if number % candidate == 0:
-            yield candidate
-            yield number // candidate
+def divisors(number: int) -> list[int]:
+    """Every whole number that divides another, in order."""
+    small = [candidate for candidate in range(1, math.isqrt(number) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
 
 
 def split_replica_batch(largest_micro_batch: int, replica_batch: int) -> tuple[int, int]:
@@ -61,7 +59,7 @@ def split_replica_batch(largest_micro_batch: int, replica_batch: int) -> tuple[i
     tuple[int, int]
         Micro-batch and accumulation steps, whose product is ``replica_batch``.
     """
-    micro_batch = max(divisor for divisor in _divisors(replica_batch) if divisor <= largest_micro_batch)
+    micro_batch = max(divisor for divisor in divisors(replica_batch) if divisor <= largest_micro_batch)
     return micro_batch, replica_batch // micro_batch
 
 

@@ -623,7 +623,7 @@ def plain_loop(run: RunSettings) -> str:
     else:
         setup.append("parameters = trainable")
     if distributed:
-        setup.append("model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)")
+        setup.append("model = torch.nn.parallel.DistributedDataParallel(model)")
     setup.append("optimizer = " + optimizer.format(lr=number(run.rate)))
     scaler = run.precision == "amp-fp16"
     if scaler:

@@ -11,7 +11,7 @@ from calc.errors import ScenarioError
 from calc.memory import step_memory
 from calc.model_dimensions import ModelDimensions
 from calc.scaling import Strategy, Workload
-from calc.scenario import Checkpointing, Method
+from calc.scenario import Checkpointing, Method, ZeroGrad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def _own_link(scenario: Scenario) -> str:
         return "pcie-4"
     per_node = -(-scenario.gpus // scenario.nodes)
     link = collectives.default_node_link(
-        card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, per_node
+        card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, per_node, card.bridge_gpus
     )
     if link is None:
         raise ScenarioError("gpus", f"{card.name} has no link to others that this page knows: use 1")
@@ -139,9 +139,10 @@ def report(scenario: Scenario, work: Workload, micro_batch: int, limit_bytes: in
         host_bytes_per_second=host_bytes_per_second_of(scenario),
         whole_update_seconds=scaling.host_optimizer_seconds(step_memory(scenario).step.trainable_count),
     )
+    kept = work.accumulation_steps > 1 or scenario.zero_grad is ZeroGrad.KEEP
     for row in found["by_strategy"]:
         divided = replace(scenario, layout=replace(scenario.layout, strategy=Strategy(row["strategy"])))
-        row["memory_bytes"] = _peak_bytes(step_memory(divided), micro_batch)
+        row["memory_bytes"] = _peak_bytes(step_memory(divided, gradients_kept=kept), micro_batch)
         row["fits"] = row["memory_bytes"] <= limit_bytes
     if scenario.method is not Method.FULL:
         found["notes"] = ["Frozen weights are gathered too; only the adapters' gradients are exchanged."]

@@ -14,6 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from calc.accumulation import divisors
 from calc.architectures.limits import limits
 from calc.architectures.model import Shape
 from calc.architectures.registry import ARCHITECTURES
@@ -644,8 +645,7 @@ def _misfits(layout: Layout, model: ModelChoice, shape: Shape) -> Iterator[tuple
 
 
 def _allowed_divisors(number: int) -> str:
-    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-    return f"allowed are {', '.join(map(str, divisors))}"
+    return f"allowed are {', '.join(map(str, divisors(number)))}"
 
 
 def _offload_refusal(layout: Layout, offered: Sequence[str]) -> str:

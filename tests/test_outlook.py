@@ -169,6 +169,18 @@ def test_gradients_that_are_added_up_in_16_bit_are_said_to_be(changes: dict[str,
     assert ("half-precision-sum" in {caveat["id"] for caveat in found["caveats"]}) is sums_in_16_bit
 
 
+def test_strategies_need_what_they_need_when_they_are_chosen() -> None:
+    given = {**LLAMA, "gpus": 8, "global_batch": 512, "checkpointing": "full"}
+    result = evaluate({**given, "parallelism": {"strategy": "fsdp"}})
+    micro_batch = result["time"]["micro_batch"]
+    rows = {row["strategy"]: row["memory_bytes"] for row in result["scaling"]["by_strategy"]}
+    # Gradients stay from pass to pass, whole with ZeRO-1 and divided with ZeRO-2.
+    assert rows["zero1"] > rows["zero2"]
+    for strategy, nbytes in rows.items():
+        chosen = evaluate({**given, "micro_batch": micro_batch, "parallelism": {"strategy": strategy}})
+        assert nbytes == pytest.approx(chosen["memory"]["peak_allocated_bytes"], rel=0.03)
+
+
 def test_a_batch_in_one_pass_is_not_accumulated() -> None:
     found = evaluate({**LLAMA, "global_batch": 2})
     assert found["plan"]["exact"]["accumulation_steps"] == 1

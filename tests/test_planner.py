@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from calc import collectives, scaling
+from calc.accumulation import divisors
 from calc.errors import ScenarioError
 from calc.planner import search as planner
 from calc.planner.search import COMPONENTS, PHASES, Machine, Plan, Recipe
@@ -280,7 +281,7 @@ def test_several_batches_are_judged_by_the_whole_run() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 97, 720, 5040, 10**8])
 def test_divisors(number: int) -> None:
-    found = planner.divisors(number)
+    found = divisors(number)
     assert found == sorted(set(found))
     small = [candidate for candidate in range(1, min(number, 10**5) + 1) if number % candidate == 0]
     assert [divisor for divisor in found if divisor <= 10**5] == small

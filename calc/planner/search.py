@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calc.accumulation import divisors
 from calc.errors import ScenarioError
 from calc.scaling.layout import Layout, Offload, Strategy
 from calc.scaling.memory import Division, ModelShape, division, pipeline_activation_share
@@ -474,12 +475,6 @@ def at_micro_batch(work: Workload, micro_batch: int) -> Workload:
         key_value_bytes=work.key_value_bytes * micro_batch,
         routed_bytes=work.routed_bytes * micro_batch,
     )
-
-
-def divisors(number: int) -> list[int]:
-    """Every whole number that divides another, in order."""
-    small = [candidate for candidate in range(1, math.isqrt(number) + 1) if number % candidate == 0]
-    return sorted({*small, *(number // candidate for candidate in small)})
 
 
 def search(
