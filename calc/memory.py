@@ -123,10 +123,29 @@ class ReplayedStep:
         return sum(rounded(p.numel * p.dtype.itemsize) * p.copies for p in self.parameters if p.learns)
 
     @cached_property
+    def _largest_embedding(self) -> Parameter | None:
+        return max((p for p in self.parameters if p.embedding), key=lambda p: p.numel, default=None)
+
+    @cached_property
+    def head_share(self) -> float:
+        """Operations of forward that give the logits, one column a row of the largest embedding, as a share of all."""
+        embedding = self._largest_embedding
+        forward = [
+            (kernel.columns, kernel.flops_per_sample * times)
+            for kernel, times in self.profile.counted_kernels
+            if kernel.phase is Phase.FORWARD
+        ]
+        rows = embedding.shape[0] if embedding else 0
+        head = sum(operations for columns, operations in forward if columns and columns == rows)
+        return head / max(sum(operations for _, operations in forward), 1)
+
+    @cached_property
     def shape_for_division(self) -> ModelShape:
         """What dividing the model among GPUs needs to know of it."""
         total = max(self.parameter_count, 1)
         inside = sum(size * copies for size, copies in self.units)
+        # Of what is in no block; a head that shares the embedding's weights has them once more.
+        embedding = self._largest_embedding.numel if self._largest_embedding else 0
         experts = sum(p.numel * p.copies for p in self.parameters if "experts" in p.name)
         gradients = sum(p.numel * p.dtype.itemsize * p.copies for p in self.parameters if p.learns)
         return ModelShape(
@@ -136,6 +155,7 @@ class ReplayedStep:
             gradient_bytes=gradients,
             block_share=max((size for size, _ in self.units), default=0) / total,
             root_share=(total - inside) / total,
+            end_share=max(embedding, total - inside - embedding) / total,
             expert_share=experts / total,
         )
 

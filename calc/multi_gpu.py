@@ -63,6 +63,7 @@ def workload_of(
         key_value_bytes=2 * layer_bytes * dimensions.key_value_heads // heads if heads else 0,
         routed_bytes=layer_bytes * dimensions.experts_each,
         routed_layers=dimensions.layers if shape.expert_share else 0,
+        head_share=step.head_share,
         recomputes=scenario.checkpointing is Checkpointing.FULL,
     )
 

@@ -29,6 +29,7 @@ from calc.scaling.step_time import (
     data_parallel_exchange,
     model_parallel_seconds,
     offload_seconds,
+    slowest_stage_share,
     step_parts,
 )
 from calc.scenario import Objective
@@ -354,7 +355,9 @@ class _Scores:
         def each(value: Callable[[Layout], float]) -> Array:
             return np.array([value(layout) for layout in layouts], dtype=float)[:, None]
 
-        ways = each(lambda layout: layout.tensor * layout.pipeline * layout.context)
+        # Layers and head are those of the model, whatever the recipe.
+        work = self.between[0]
+        ways = each(lambda layout: layout.tensor * layout.context / slowest_stage_share(work, layout.pipeline))
         forward, backward = (passed[:, None] / ways for passed in (self.forward, self.backward))
         columns = _by_field(_EXCHANGED, [[self._exchange(work, at) for at in layouts] for work in self.between])
 

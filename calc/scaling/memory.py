@@ -61,13 +61,15 @@ class ModelShape:
 
     ``gathered_bytes`` are all weights in the dtype they are gathered in, ``gradient_bytes`` all gradients. FSDP's units
     are the blocks, the largest with ``block_share`` of all parameters, and what is left of the model, ``root_share``,
-    which stays gathered. ``expert_share`` is the experts' part of all parameters.
+    which stays gathered. ``end_share`` is the part of all parameters that the first or the last pipeline stage has
+    besides its blocks: embedding or head, whichever is larger. ``expert_share`` is the experts' part.
     """
 
     gathered_bytes: int
     gradient_bytes: int
     block_share: float
     root_share: float = 0.0
+    end_share: float = 0.0
     expert_share: float = 0.0
 
 
@@ -96,7 +98,7 @@ def division(layout: Layout, shape: ModelShape) -> Division:
 
     Sources: ZeRO, arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198; torch's DDP and FSDP documentation.
     """
-    model_ways = layout.tensor * layout.pipeline
+    model_ways = layout.tensor / _stage_share(layout, shape)
     stage = layout.strategy.stage
 
     def state_share(first_stage: int) -> float:
@@ -122,6 +124,16 @@ def division(layout: Layout, shape: ModelShape) -> Division:
     )
 
 
+def _stage_share(layout: Layout, shape: ModelShape) -> float:
+    """Parameters of the fullest pipeline stage as a share of all: its blocks, and the embedding or the head.
+
+    Source: Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2, on the uneven first and last stages.
+    """
+    if layout.pipeline == 1:
+        return 1.0
+    return (1 - shape.root_share) / layout.pipeline + shape.end_share
+
+
 def _ceil(value: float) -> int:
     return math.ceil(value - 1e-6)
 
@@ -139,8 +151,8 @@ def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
     """
     if layout.shards == 1 and not _in_units(layout):
         return 0, 0
-    own_gradients = shape.gradient_bytes / (layout.tensor * layout.pipeline)
-    own_weights = shape.gathered_bytes / (layout.tensor * layout.pipeline)
+    own_gradients = shape.gradient_bytes * _stage_share(layout, shape) / layout.tensor
+    own_weights = shape.gathered_bytes * _stage_share(layout, shape) / layout.tensor
     if _in_units(layout):
         held = shape.root_share + GATHERED_BLOCKS * shape.block_share
         largest = max(shape.block_share, shape.root_share)

@@ -59,6 +59,7 @@ class Workload:
     ``forward_seconds`` and ``backward_seconds`` are of one micro-batch; ``optimizer_seconds`` of one update.
     ``layer_bytes`` is one layer's output for a micro-batch (b x s x h x bytes), ``key_value_bytes`` its keys and
     values, ``routed_bytes`` what one mixture-of-experts layer sends to experts; ``routed_layers`` how many there are.
+    ``head_share`` is the part of a pass behind the last layer: the product that gives the logits.
     """
 
     forward_seconds: float
@@ -72,7 +73,24 @@ class Workload:
     key_value_bytes: int = 0
     routed_bytes: int = 0
     routed_layers: int = 0
+    head_share: float = 0.0
     recomputes: bool = False
+
+
+def slowest_stage_share(work: Workload, stages: int) -> float:
+    """Share of a pass that the slowest of a pipeline's stages computes: whole layers each, the last one the head too.
+
+    The last stage has as many layers less as makes the slowest one fastest, as Llama 3's has one less.
+
+    Source: Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2.
+    """
+    if stages == 1:
+        return 1.0
+    layer = (1 - work.head_share) / work.layers
+    return min(
+        max(math.ceil((work.layers - last) / (stages - 1)) * layer, last * layer + work.head_share)
+        for last in range(-(-work.layers // stages) + 1)
+    )
 
 
 class StepParts(NamedTuple):
@@ -264,7 +282,7 @@ def step_parts(
     unmodelled : float, optional
         Share added for what is not modelled; :func:`unmodelled_share` by default.
     """
-    ways = layout.tensor * layout.pipeline * layout.context
+    ways = layout.tensor * layout.context / slowest_stage_share(work, layout.pipeline)
     gpus_per_node = math.ceil(layout.gpus / nodes)
     micro_batches = work.accumulation_steps
     compute = micro_batches * (work.forward_seconds + work.backward_seconds) / ways
