@@ -80,10 +80,13 @@ def test_what_fits_is_within_the_limit_and_what_is_next_is_not(scenario: dict[st
 @EXAMPLES
 @given(SCENARIOS, st.lists(st.integers(1, 300), min_size=2, max_size=5))
 def test_a_larger_batch_never_needs_less(scenario: dict[str, Any], batches: list[int]) -> None:
-    memory = step_memory(parse(scenario))
+    parsed = parse(scenario)
+    memory = step_memory(parsed)
     peaks = [memory.requested_peaks(batch) for batch in sorted(batches)]
     for smaller, larger in pairwise(peaks):
-        assert all(smaller[phase] <= larger[phase] for phase in Phase)
+        assert max(smaller.values()) <= max(larger.values())
+        # Of a pipeline these are the fullest stage's, which may be another for a larger batch.
+        assert parsed.layout.pipeline > 1 or all(smaller[phase] <= larger[phase] for phase in Phase)
 
 
 @EXAMPLES
