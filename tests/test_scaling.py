@@ -91,6 +91,15 @@ class TestMemory:
         everything = memory.division(Layout(strategy=Strategy.ZERO3, data=8, cpu_offload=Offload.ALL), SHAPE)
         assert everything.weights == everything.gradients == 0
 
+    def test_llama_3_1_8b_in_eight_stages(self) -> None:
+        # Of 8.03 billion parameters 4 blocks of 218.1 million, and the embedding or the head: 128,256 x 4,096.
+        total, block, embedding = 8.030e9, 218.1e6, 525.3e6
+        shape = dataclasses.replace(
+            SHAPE, block_share=block / total, root_share=1 - 32 * block / total, end_share=embedding / total
+        )
+        shares = memory.division(Layout(pipeline=8), shape)
+        assert shares.weights * total == pytest.approx(4 * block + embedding, rel=0.001)
+
     def test_megatrons_way_of_dividing(self) -> None:
         shares = memory.division(Layout(tensor=8, pipeline=4, context=2, sequence_parallel=True), SHAPE)
         assert shares.weights == pytest.approx(1 / 32)
@@ -143,6 +152,18 @@ class TestStepTime:
     def test_bubble(self) -> None:
         assert step_time.bubble_share(8, 32) == 0.21875
         assert step_time.bubble_share(8, 32, 2) == 0.109375
+
+    def test_llama_3_405b_on_sixteen_stages(self) -> None:
+        # 126 layers, so that the last of 16 stages has one less than the others' 8 (arXiv:2407.21783, section 3.3.2).
+        head = 128_256 * 16_384 / 405e9
+        work = dataclasses.replace(WORK, layers=126, head_share=head)
+        assert step_time.slowest_stage_share(work, 16) == pytest.approx(8 / 126 * (1 - head))
+
+    def test_a_small_models_head_is_as_long_as_layers(self) -> None:
+        # Llama 3.1 8B: the head has 7 % of the operations; five layers on a stage, not four, are the best of eight.
+        work = dataclasses.replace(WORK, layers=32, head_share=0.07)
+        assert step_time.slowest_stage_share(work, 8) == pytest.approx(5 / 32 * 0.93)
+        assert step_time.slowest_stage_share(work, 1) == 1
 
     def test_exposed_communication_by_a_simulated_stream(self) -> None:
         for work, pieces, each in ((1.0, 10, 0.01), (1.0, 10, 0.3), (0.2, 1, 0.5), (0.0, 4, 0.1)):
