@@ -12,6 +12,7 @@ from calc.catalog import published
 from calc.comparison import compare
 from calc.convergence import tradeoff
 from calc.evaluation import evaluate
+from calc.planner.search import TIE_SHARE
 from calc.plots import GIB, PARTS, THEME, Kind, Words
 from calc.wording import counted
 
@@ -42,6 +43,11 @@ def _short(value: float, _position: object = None) -> str:
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
+
+
+def _plain(value: float) -> str:
+    """Write a number to three digits, from a hundred on to its units."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _span(low: float, high: float) -> str:
@@ -297,7 +303,7 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     rows = [
         (
             f"{taken:.4g}",
-            f"{other:.3g}",
+            _plain(other),
             plan["layout"]["data"] * plan["layout"]["tensor"] * plan["layout"]["pipeline"] * plan["layout"]["context"],
             STRATEGY_LABELS[plan["layout"]["strategy"]],
             plan["micro_batch"],
@@ -309,11 +315,15 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     time_said = time_label[:1].lower() + time_label[1:]
     if len(front) > 1:
         text = (
-            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {min(times):.3g} to "
-            f"{max(times):.3g} {time_said}; {label} from {min(others):.3g} to {max(others):.3g}."
+            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {_plain(min(times))} to "
+            f"{_plain(max(times))} {time_said}; {label} from {_plain(min(others))} to {_plain(max(others))}."
         )
     elif front:
-        text = f"One plan beats every other: {times[0]:.3g} {time_said}; {others[0]:.3g} {label}."
+        text = (
+            f"No plan is faster than one, and none {said}: {_plain(times[0])} {time_said}; {_plain(others[0])} {label}."
+        )
+        if best and best[time_key] / time_scale != times[0]:
+            text += f" The chosen one is as good to within {TIE_SHARE:.0%} and simpler."
     else:
         text = "Nothing fits."
     title = "GPU-hours" if against == "cost" and not priced else against

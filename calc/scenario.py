@@ -630,7 +630,7 @@ def _misfits(layout: Layout, model: ModelChoice, shape: Shape) -> Iterator[tuple
             yield "pipeline", f"{layout.pipeline:,} stages for {layers} layers: allowed is 1 to {layers}"
     is_text = model.task in TEXT_TASKS or model.task is Task.SEQUENCE_CLASSIFICATION
     if layout.context > 1 and not is_text:
-        yield "context", f"{model.name} has no text whose tokens could be divided: allowed is 1"
+        yield "context", f"{model.name} is no language model, whose tokens could be divided: allowed is 1"
     if is_text and layout.context > shape.sequence_length:
         tokens = shape.sequence_length
         yield "context", f"{layout.context:,} parts of {tokens:,} tokens: allowed is 1 to {tokens:,}"

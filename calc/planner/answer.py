@@ -133,7 +133,10 @@ def scenario_of(scenario: Scenario, plan: Plan) -> dict[str, Any]:
         "sequence_parallel": layout.sequence_parallel,
         "cpu_offload": layout.cpu_offload.value,
     }
-    filled["nodes"] = max(1, -(-layout.gpus // -(-scenario.gpus // scenario.nodes)))
+    per_node = -(-scenario.gpus // scenario.nodes)
+    # As few nodes as hold the plan's GPUs evenly.
+    least = -(-layout.gpus // per_node)
+    filled["nodes"] = next(nodes for nodes in range(least, layout.gpus + 1) if layout.gpus % nodes == 0)
     return filled
 
 
