@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calc.architectures import swin, vision_transformers
+from calc.catalog.config_keys import EXPERT_KEYS, HEAD_KEYS, KEY_VALUE_HEAD_KEYS
 from calc.errors import ScenarioError
 from calc.memory import replay
 from calc.replay.tape import Dtype, Phase
@@ -18,16 +19,7 @@ if TYPE_CHECKING:
     from calc.replay.profile import Profile
     from calc.scenario import Scenario
 
-_HEADS_KEYS = (
-    "num_attention_heads",
-    "n_head",
-    "num_heads",
-    "n_heads",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-)
-_KEY_VALUE_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads")
-_EXPERTS_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
+_HEADS_KEYS = (*HEAD_KEYS, "decoder_attention_heads")
 _EXPERTS_EACH_KEYS = ("num_experts_per_tok", "num_selected_experts", "moe_topk")
 _TOWERS = ("vision_config", "text_config")
 _TORCHVISION: dict[str, vision_transformers.Variant | swin.Variant] = {**vision_transformers.VARIANTS, **swin.VARIANTS}
@@ -62,10 +54,10 @@ class ModelDimensions:
         elements = sum(block.repeats * block.elements for block in blocks)
         return ModelDimensions(
             heads=heads,
-            key_value_heads=math.gcd(heads, *_numbers(config, _KEY_VALUE_HEADS_KEYS)),
+            key_value_heads=math.gcd(heads, *_numbers(config, KEY_VALUE_HEAD_KEYS)),
             layers=layers,
             layer_elements=-(-elements // max(layers, 1)),
-            experts=next(iter(_numbers(config, _EXPERTS_KEYS)), 1),
+            experts=next(iter(_numbers(config, EXPERT_KEYS)), 1),
             experts_each=next(iter(_numbers(config, _EXPERTS_EACH_KEYS)), 0),
         )
 
