@@ -34,6 +34,7 @@ LEGEND_LETTERS_PER_INCH: Final = 12
 SERIES_MARKERS: Final = "osD^vP*X<>"
 PART_HATCHES: Final = dict(zip(PARTS, ("", "//", "\\\\", "..", "xx", "--", "||", "++", "oo", "**"), strict=True))
 LEGEND_OF_FOUR_INCHES: Final = 4.5
+SHORT_SPAN: Final = 20
 SCENARIO_LETTERS: Final = "ABCDEFGH"
 
 
@@ -57,14 +58,19 @@ def _span(low: float, high: float) -> str:
 
 
 def _plain_log(axes: Axes, *, x: bool = True, y: bool = False) -> None:
-    """Scale axes by logarithm, with plain numbers beside the ticks."""
-    for wanted, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
+    """Scale axes of what is drawn by logarithm, with plain numbers beside the ticks."""
+    for wanted, axis, scale, limits in (
+        (x, axes.xaxis, axes.set_xscale, axes.get_xlim),
+        (y, axes.yaxis, axes.set_yscale, axes.get_ylim),
+    ):
         if wanted:
             scale("log")
+            low, high = limits()
             axis.set_major_formatter(FuncFormatter(_short))
             # Each tick is an object that takes its time: two between the named ones, not eight.
             axis.set_minor_locator(LogLocator(subs=(2, 5)))
-            axis.set_minor_formatter(NullFormatter())
+            # Where a single power of ten may be in view, the others have their numbers too.
+            axis.set_minor_formatter(FuncFormatter(_short) if high / low < SHORT_SPAN else NullFormatter())
 
 
 def _measured_steps(batch_tokens: float) -> tuple[str, Sequence[float], list[float]]:

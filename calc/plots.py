@@ -196,16 +196,17 @@ def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, An
     chosen = result["micro_batch"]
     axes.axvline(chosen, color=THEME["muted"], linewidth=1, dashes=(2, 2))
     axes.set_xlabel("Micro-batch (samples)")
-    axes.set_ylabel("Samples a second")
+    several = (result["scenario"].get("gpus") or 1) > 1
+    axes.set_ylabel("Samples a second, one GPU" if several else "Samples a second")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"))
     return Words(
-        title="Throughput against micro-batch",
+        title="Throughput of one GPU against micro-batch" if several else "Throughput against micro-batch",
         text=(
             f"From {rates[0]:,.3g} samples a second at micro-batch {sizes[0]} to {rates[-1]:,.3g} at {sizes[-1]}: "
-            "small batches leave the card idle between kernels."
+            "a small batch leaves the card idle between kernels, and few samples share its update."
         ),
         columns=("Micro-batch", "Samples a second", "Seconds a step"),
         rows=[
