@@ -329,7 +329,7 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
             f"No plan is faster than one, and none {said}: {_plain(times[0])} {time_said}; {_plain(others[0])} {label}."
         )
         if best and best[time_key] / time_scale != times[0]:
-            text += f" The chosen one is as good to within {TIE_SHARE:.0%} and simpler."
+            text += f" The chosen one is as good to within {100 * TIE_SHARE:.0f} % and simpler."
     else:
         text = "Nothing fits."
     title = "GPU-hours" if against == "cost" and not priced else against

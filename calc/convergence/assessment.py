@@ -81,7 +81,8 @@ def band_from_laws(evaluated: Sequence[Mapping[str, Any]], assumed_tokens: float
     batches = [law["batch_tokens"] for law in used]
     apart = max(batches) / min(batches)
     said = "agree within" if apart <= _AGREEMENT else "disagree by"
-    doubt = f"{len(used)} laws {said} a factor of {apart:.1f}"
+    by = f"{100 * (apart - 1):.0f} %" if apart < 1.1 else f"a factor of {apart:.1f}"
+    doubt = f"{len(used)} laws {said} {by}"
     if outside := sum(law["extrapolated"] for law in used):
         doubt += f", {outside} of them outside what they were fitted on"
     if assumed_tokens:
@@ -164,6 +165,19 @@ def verdict(batch: float, band: CriticalBand) -> str:
     return (
         f"{opening}: {twice} would save {steps} of the steps for {examples} more data, if the critical batch lies "
         f"{span} as estimated. {band.doubt}"
+    )
+
+
+def _lowest_loss(batch_tokens: float, evaluated: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence for a batch far beyond what ends, by some laws, with the lowest loss on as many tokens."""
+    lowest = [law["batch_tokens"] for law in evaluated if law["definition"] == laws.Definition.LOWEST_LOSS]
+    smaller = [tokens for tokens in lowest if 2 * tokens <= batch_tokens]
+    if not smaller:
+        return ""
+    said = " to ".join(dict.fromkeys(_number(round(tokens, -3)) for tokens in (min(smaller), max(smaller))))
+    return (
+        f" On a fixed number of tokens, by {len(smaller)} of {counted(len(lowest), 'law')} the loss is lowest at half "
+        f"this batch or less: {said} tokens."
     )
 
 
@@ -295,7 +309,7 @@ def assess(
                 "examples_factor": sorted(tradeoff.examples_factor(batch, b) for b in (band.low, band.high)),
                 "source": tradeoff.SOURCE,
             },
-            "verdict": verdict(batch, band),
+            "verdict": verdict(batch, band) + _lowest_loss(batch, evaluated),
         }
     if known_batch is not None and known_learning_rate is not None:
         result["learning_rate"] = learning_rate.suggest(
