@@ -249,6 +249,17 @@ def test_a_link_is_read_and_what_it_does_not_know_is_said(fresh: tuple[Page, Log
     assert log.complaints == []
 
 
+def test_a_link_to_an_unknown_model_leaves_the_example_and_says_so(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.goto(f"{address}#model=sd15")
+    expect(page.locator("#model-message")).to_contain_text("sd15", timeout=60_000)
+    expect(page.locator("#state")).to_contain_text("an example, computed when this page was built")
+    page.goto(f"{address}#model=bert-base")
+    until(page, "ready")
+    expect(page.locator("#state")).not_to_contain_text("example")
+    assert log.complaints == []
+
+
 def test_undo_and_redo(warm: Page) -> None:
     warm.select_option("#optimizer", "sgd")
     expect(warm.locator("#results")).to_have_attribute("data-scenario", "optimizer=sgd")

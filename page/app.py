@@ -150,7 +150,9 @@ class Page:
         if self.form.wrong or self.unplaced:
             names = ", ".join(field_name(key) for key in self.form.wrong) or "the message"
             root.setAttribute("data-stale", " ".join(self.form.wrong) or "message")
-            self.state(f"Not up to date: see {names}. Shown is the last good result.")
+            answered = by_id("results").hasAttribute("data-scenario")
+            shown = "the last good result" if answered else "an example, computed when this page was built"
+            self.state(f"Not up to date: see {names}. Shown is {shown}.")
         elif root.hasAttribute("data-stale"):
             root.removeAttribute("data-stale")
 
