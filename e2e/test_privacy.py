@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -82,6 +83,8 @@ def use_everything(page: Page, tmp_path: Path) -> None:
     page.locator("#sequence_length").fill("1357")
     for key in ("precision", "optimizer", "checkpointing", "attention", "loss", "zero_grad"):
         page.locator(f"#{key}").select_option(index=1)
+    # What the changes did is noted beside their fields, and moves what lies below.
+    expect(page.locator("#results")).to_have_attribute("data-scenario", re.compile("zero_grad="))
     page.locator("[data-enables=global_batch]").check()
     page.locator("#global_batch").fill("9753")
     page.locator('[data-slider="micro_batch"]').focus()
