@@ -135,14 +135,15 @@ def _recomputed(
     compose: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, returns: Callable[[Tensor], None] | None
 ) -> Tensor:
     """Attention that is computed again in backward, where nobody takes the weights that it gives once more."""
+    if returns is None:
+        return q.tape.checkpoint(compose, q, k, v)
 
     def function(*inputs: Tensor) -> list[Tensor]:
         weights: list[Tensor] = []
-        return [compose(*inputs, returns=weights.append if returns is not None else None), *weights]
+        return [compose(*inputs, returns=weights.append), *weights]
 
-    out, *weights = q.tape.checkpoint_many(function, q, k, v)
-    for each in weights:
-        returns(each)  # type: ignore[misc]
+    out, weights = q.tape.checkpoint_many(function, q, k, v)
+    returns(weights)
     return out
 
 

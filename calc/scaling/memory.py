@@ -151,8 +151,8 @@ def _buffers(layout: Layout, shape: ModelShape) -> tuple[int, int]:
     """
     if layout.shards == 1 and not _in_units(layout):
         return 0, 0
-    own_gradients = shape.gradient_bytes * _stage_share(layout, shape) / layout.tensor
-    own_weights = shape.gathered_bytes * _stage_share(layout, shape) / layout.tensor
+    own = _stage_share(layout, shape) / layout.tensor
+    own_gradients, own_weights = shape.gradient_bytes * own, shape.gathered_bytes * own
     if _in_units(layout):
         held = shape.root_share + GATHERED_BLOCKS * shape.block_share
         largest = max(shape.block_share, shape.root_share)
