@@ -146,13 +146,11 @@ def figure(name: str, width: int, scenario_text: str) -> str:
     from calc import plots  # noqa: PLC0415 - numpy and matplotlib come after the first numbers
 
     def make(scenario: dict[str, Any]) -> dict[str, Any]:
-        # matplotlib's objects name one another in circles, and numbers make too little to have them collected in time.
-        # Kept from the collector until then they are all young, and it need not look at what was there before.
-        gc.disable()
+        # matplotlib's objects name one another in circles. They are all young, since the collector rests meanwhile
+        # (static/worker.mjs), and need not wait until it looks at what was there before.
         try:
             html = sections.figure(name, plots.draw(name, scenario, width))
         finally:
-            gc.enable()
             gc.collect(YOUNG)
         return {"digest": sections.digest(html), "html": html}
 

@@ -110,19 +110,36 @@ async function startPython() {
 // Settled by the message that lets it begin.
 const python = promised();
 
+// Python's collector looks at all that there is now and then, which takes as long as an answer: it looks when nothing
+// has been asked for a while. Next to nothing waits for it but figures, which collect their own.
+const REST_MILLISECONDS = 1000;
+let rest;
+function collectInRest(collector) {
+  clearTimeout(rest);
+  rest = setTimeout(() => collector.collect(), REST_MILLISECONDS);
+}
+
 async function answer({ id, name, values }) {
   try {
-    postMessage({ id, value: await (await python.promise)[name](...values) });
+    const { functions, collector } = await python.promise;
+    postMessage({ id, value: await functions[name](...values) });
+    collectInRest(collector);
   } catch ({ message }) {
     postMessage({ id, failed: message });
   }
+}
+
+function begin(started) {
+  const collector = started.pyimport("gc");
+  collector.disable();
+  python.resolve({ functions: started.pyimport("calc.worker"), collector });
 }
 
 addEventListener("message", ({ data }) => {
   if (data.id) {
     answer(data);
   } else if (data.snapshot) {
-    startPython().then((started) => python.resolve(started.pyimport("calc.worker")), python.reject);
+    startPython().then(begin).catch(python.reject);
     listenToCarrier(data.snapshot);
   } else {
     carrierFailed(data.broken);
