@@ -180,6 +180,19 @@ def test_models_and_cards_are_found_by_typing(warm: Page) -> None:
     expect(warm.locator('[data-section="answer"]')).to_contain_text("T4 16 GB")
 
 
+def test_a_link_is_shown_in_the_field_that_was_typed_into_too(warm: Page) -> None:
+    card, length = warm.locator("#gpu"), warm.locator("#sequence_length")
+    card.fill("colab t4")
+    card.press("Enter")
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("T4 16 GB")
+    show(warm, "gpu=l4-24gb")
+    expect(card).to_have_value("L4 24 GB")
+    length.fill("384")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "gpu=l4-24gb&sequence_length=384")
+    show(warm, "gpu=l4-24gb&sequence_length=256")
+    expect(length).to_have_value("256")
+
+
 @pytest.mark.parametrize("key", NUMBER_FIELDS)
 def test_bad_numbers_get_a_message_and_leave_the_last_good_result(warm: Page, key: str) -> None:
     show(warm, NUMBER_FIELDS[key])

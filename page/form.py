@@ -84,6 +84,8 @@ class Form:
         self.says = {place.getAttribute("data-says"): place for place in document.querySelectorAll("[data-says]")}
         # The values that the fields were last made to show.
         self.shown: dict[str, Any] = {}
+        # The field that the person has entered something into last, until a whole scenario comes from elsewhere.
+        self.entered = ""
         # Boxes that together say one list: what the planner may choose of a setting.
         self.allowing = list(document.querySelectorAll("[data-allow]"))
         self.config = document.getElementById("config")
@@ -167,6 +169,7 @@ class Form:
         self.wrong = {}
         self.refused = []
         self.noted = []
+        self.entered = ""
         if self._describes("model") and BY_HAND not in changes:
             self.config.value = json.dumps(
                 link.nested({key[6:]: value for key, value in changes.items() if key.startswith("model.")})
@@ -239,6 +242,7 @@ class Form:
 
     def _entered(self, key: str, box: Any) -> None:
         self.shown.pop(key, None)
+        self.entered = key
         kind = self.kinds[key]
         if kind == "search":
             return
@@ -382,13 +386,13 @@ class Form:
                 self.say(key, "")
 
     def show(self, filled: dict[str, Any]) -> None:
-        """Show every field: what was set, else what the calculation filled in."""
+        """Show every field, but for one that is being typed into: what was set, else what the calculation filled in."""
         active = document.activeElement
         focused = None if active is None else active.getAttribute("name")
         for key, box in self.inputs.items():
             if key not in self.changes and filled.get(key) is not None and key not in self.optional:
                 self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
-            if key in self.wrong or key == focused:
+            if key in self.wrong or (key == focused and key == self.entered):
                 self.shown.pop(key, None)
                 continue
             value: Any = self.changes.get(key, self.defaults.get(key))
