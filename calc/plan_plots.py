@@ -12,8 +12,9 @@ from calc.catalog import published
 from calc.comparison import compare
 from calc.convergence import tradeoff
 from calc.evaluation import evaluate
-from calc.planner.search import TIE_SHARE
+from calc.planner.search import TIE_SHARES
 from calc.plots import GIB, PARTS, THEME, Kind, Words
+from calc.scenario import Objective
 from calc.wording import counted
 
 if TYPE_CHECKING:
@@ -199,11 +200,11 @@ def draw_speed_up(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     axes.set_xscale("log", base=2)
     axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
     axes.set_xlim(gpus[0], gpus[-1])
-    axes.set_ylim(bottom, 102)
+    axes.set_ylim(bottom, max(102.0, 1.04 * max(reached)))
     axes.set_xlabel("GPUs, each with the same work")
     axes.set_ylabel("% of the ideal speed-up")
     axes.figure.legend(loc="upper center", ncols=2, fontsize="x-small")
-    low, high = scaling["efficiency_low"], min(scaling["efficiency_high"], 1.0)
+    low, high = scaling["efficiency_low"], scaling["efficiency_high"]
     cards = counted(scaling["gpus"], "GPU") + (" does" if scaling["gpus"] == 1 else " do")
     text = (
         f"{cards} {scaling['speed_up']:.1f} times the work of one, {scaling['efficiency']:.0%} of ideal "
@@ -329,7 +330,8 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
             f"No plan is faster than one, and none {said}: {_plain(times[0])} {time_said}; {_plain(others[0])} {label}."
         )
         if best and best[time_key] / time_scale != times[0]:
-            text += f" The chosen one is as good to within {100 * TIE_SHARE:.0f} % and simpler."
+            margin = TIE_SHARES[Objective(answer["objective"])]
+            text += f" The chosen one is as good to within {100 * margin:.0f} % and simpler."
     else:
         text = "Nothing fits."
     title = "GPU-hours" if against == "cost" and not priced else against

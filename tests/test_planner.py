@@ -186,13 +186,13 @@ def test_every_candidate_equals_the_scalar_functions(global_batch: int) -> None:
     assert any(plan.layout.context > 1 for plan in expected)
 
 
-def test_the_best_is_the_simplest_within_two_percent() -> None:
+def test_the_best_is_the_simplest_within_five_percent() -> None:
     found = planner.search(RECIPES, LAYOUTS, MACHINE, {48: 1})
     plan = planner.best(found)
     assert plan is not None
     everything = brute_force(RECIPES, LAYOUTS, MACHINE, 48)
     fastest = min(candidate.update_seconds for candidate in everything)
-    tied = [candidate for candidate in everything if candidate.update_seconds <= 1.02 * fastest]
+    tied = [candidate for candidate in everything if candidate.update_seconds <= 1.05 * fastest]
     simplest = min(
         tied,
         key=lambda p: (

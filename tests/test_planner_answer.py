@@ -146,12 +146,12 @@ def test_a_deadline_that_nothing_meets_is_missed_by_so_much() -> None:
 
 
 def test_what_is_as_good_and_simpler_is_not_called_the_cheapest() -> None:
-    given = {"model": "mixtral-8x7b", "gpu": "h100-sxm-80gb", "gpus": 64, "global_batch": 1024, "tokens": 1e11}
+    given = {"model": "mixtral-8x7b", "gpu": "h100-sxm-80gb", "gpus": 64, "global_batch": 256, "tokens": 1e11}
     found = planner.plan({**given, "objective": "cost"})
     least = min(plan["run_dollars"] for plan in found["fronts"]["cost"])
     note = found["notes"][0]
-    assert least < found["best"]["run_dollars"] <= 1.02 * least
-    assert "within 2 % of the cheapest this is the simplest" in note
+    assert least < found["best"]["run_dollars"] <= 1.05 * least
+    assert "within 5 % of the cheapest this is the simplest" in note
     assert "this is the cheapest" not in note
     times = float(note.partition(" costs ")[2].partition(" times ")[0])
     assert times == pytest.approx(least / found["best"]["run_dollars"], abs=0.01)

@@ -17,7 +17,7 @@ from calc.goal import Goal, dollars_text, hours_text
 from calc.model_dimensions import ModelDimensions
 from calc.multi_gpu import host_bytes_per_second_of, interconnect_of
 from calc.planner.recipes import choices_of, recipe_of
-from calc.planner.search import Candidates, Machine, best, layouts, pareto, search, within
+from calc.planner.search import TIE_SHARES, Candidates, Machine, best, layouts, least, pareto, search, within
 from calc.scenario import TEXT_TASKS, Objective, parse
 from calc.wording import counted
 
@@ -265,7 +265,8 @@ def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal
 def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: bool | None, priced: bool) -> str:
     """Say what a plan was chosen from, and how far the best of another kind is from it."""
     superlative, verb = SUPERLATIVES[objective], "do" if goal_met else "fit"
-    text = f"Of all that {verb} this is the {superlative}, or as good to within 2 % and simpler."
+    margin = f"{100 * TIE_SHARES[objective]:.0f} %"
+    text = f"Of all that {verb} this is the {superlative}, or as good to within {margin} and simpler."
     if runner_up is not None:
         costs = "costs {:.2f} times as much" if priced else "takes {:.2f} times the GPU-hours"
         of_both = {
@@ -276,7 +277,7 @@ def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: b
         other, own, ratio = of_both[objective]
         tied = other < own
         if tied:
-            text = f"Of all that {verb} and are within 2 % of the {superlative} this is the simplest."
+            text = f"Of all that {verb} and are within {margin} of the {superlative} this is the simplest."
         if own:
             text += f" The {superlative} of another kind {ratio.format(other / own)}"
             text += ", and is no simpler." if tied else "."
@@ -291,7 +292,7 @@ def _other_kind(found: Candidates, plan: Plan, objective: Objective) -> Plan | N
     keep = [(layout.tensor, layout.pipeline, layout.context, layout.strategy) != kind for layout in found.layouts]
     feasible = found.feasible.copy()
     feasible[:, [not other for other in keep]] = False
-    return best(replace(found, feasible=feasible), objective)
+    return least(replace(found, feasible=feasible), objective)
 
 
 def _thinned(front: list[Plan]) -> list[Plan]:
