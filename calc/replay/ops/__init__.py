@@ -1,0 +1,110 @@
+"""torch's operations as the replay sees them: what each allocates, keeps for backward, and computes.
+
+Source of what is kept: torch/tools/autograd/derivatives.yaml; of autocast's lists: aten/src/ATen/autocast_mode.h;
+of attention kernels: aten/src/ATen/native/transformers/cuda. A ``backward`` closure keeps alive what it names:
+each says so by naming as little as torch saves.
+"""
+
+from calc.replay.ops.attention import Heads, efficient_attention, flash_attention, math_attention, rotary
+from calc.replay.ops.elementwise import (
+    activation_inplace,
+    add,
+    add_inplace,
+    cast,
+    clamp,
+    copy,
+    divide,
+    dropout,
+    dropout_inplace,
+    fill_inplace,
+    mul,
+    pointwise,
+    power,
+    scale,
+    scale_inplace,
+    shift,
+    subtract,
+    where,
+)
+from calc.replay.ops.images import average_pool, convolution, interpolate, max_pool, pooled, refit
+from calc.replay.ops.indexing import embedding, gather, take, top_k
+from calc.replay.ops.losses import cross_entropy, ctc_loss, fused_cross_entropy
+from calc.replay.ops.normalization import batch_norm, layer_norm, rms_norm_fused, weight_norm
+from calc.replay.ops.products import add_product, fp8_linear, grouped_product, linear, matmul, product, quantized_linear
+from calc.replay.ops.reductions import mean_last, reduce_sum, softmax, vector_norm
+from calc.replay.ops.shapes import (
+    cat,
+    expand,
+    expand_batch,
+    filled_keys,
+    narrow,
+    over_batch,
+    pad_last,
+    repeat,
+    split,
+    transposed,
+)
+
+__all__ = [
+    "Heads",
+    "activation_inplace",
+    "add",
+    "add_inplace",
+    "add_product",
+    "average_pool",
+    "batch_norm",
+    "cast",
+    "cat",
+    "clamp",
+    "convolution",
+    "copy",
+    "cross_entropy",
+    "ctc_loss",
+    "divide",
+    "dropout",
+    "dropout_inplace",
+    "efficient_attention",
+    "embedding",
+    "expand",
+    "expand_batch",
+    "fill_inplace",
+    "filled_keys",
+    "flash_attention",
+    "fp8_linear",
+    "fused_cross_entropy",
+    "gather",
+    "grouped_product",
+    "interpolate",
+    "layer_norm",
+    "linear",
+    "math_attention",
+    "matmul",
+    "max_pool",
+    "mean_last",
+    "mul",
+    "narrow",
+    "over_batch",
+    "pad_last",
+    "pointwise",
+    "pooled",
+    "power",
+    "product",
+    "quantized_linear",
+    "reduce_sum",
+    "refit",
+    "repeat",
+    "rms_norm_fused",
+    "rotary",
+    "scale",
+    "scale_inplace",
+    "shift",
+    "softmax",
+    "split",
+    "subtract",
+    "take",
+    "top_k",
+    "transposed",
+    "vector_norm",
+    "weight_norm",
+    "where",
+]
