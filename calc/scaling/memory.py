@@ -15,23 +15,6 @@ GATHERED_BLOCKS = 2  # FSDP holds the block at work and the one fetched ahead
 DEEPSPEED_BUCKET_BYTES = 2 * 500_000_000  # DeepSpeed's reduce_bucket_size in 16-bit elements
 
 
-def zero_bytes(weights: float, gradients: float, optimizer_state: float, stage: int, ranks: int) -> float:
-    """Bytes per rank of the model's own state at a ZeRO stage.
-
-    Stage 1 divides the optimizer state, 2 the gradients too, 3 the weights too.
-
-    Source: Rajbhandari et al. 2019, arXiv:1910.02054, section 5.
-
-    >>> [round(zero_bytes(15, 15, 90, stage, 64), 6) for stage in range(4)]
-    [120.0, 31.40625, 16.640625, 1.875]
-    """
-    return (
-        weights / (ranks if stage >= 3 else 1)
-        + gradients / (ranks if stage >= 2 else 1)
-        + optimizer_state / (ranks if stage >= 1 else 1)
-    )
-
-
 def activation_share(tensor: int, *, sequence_parallel: bool) -> float:
     """Share of a layer's activations that one tensor-parallel rank keeps, without the attention matrix.
 
@@ -42,17 +25,16 @@ def activation_share(tensor: int, *, sequence_parallel: bool) -> float:
     return 1 / tensor if sequence_parallel else (10 + 24 / tensor) / 34
 
 
-def pipeline_activation_share(stages: int, micro_batches: float, chunks: int = 1) -> float:
+def pipeline_activation_share(stages: int, micro_batches: float) -> float:
     """Activations that the first stage keeps, as a share of one micro-batch through the whole model.
 
-    It holds ``min(m, p)`` micro-batches of ``1 / p`` of the layers, so with enough micro-batches nothing is saved.
-    Interleaving v chunks adds ``(p - 1) / (p v)``. A last micro-batch that is smaller counts as a part of one.
+    It holds ``min(m, p)`` micro-batches of ``1 / p`` of the layers, so with enough micro-batches nothing is saved. A
+    last micro-batch that is smaller counts as a part of one.
 
     Sources: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3; Narayanan et al. 2021, arXiv:2104.04473, section
     2.2 (1F1B).
     """
-    share = min(micro_batches, stages) / stages
-    return share * (1 + (stages - 1) / (stages * chunks)) if chunks > 1 else share
+    return min(micro_batches, stages) / stages
 
 
 @dataclass(frozen=True, slots=True)

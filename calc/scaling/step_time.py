@@ -21,15 +21,15 @@ DDP_BUCKET_BYTES = 25 * 2**20  # torch's DistributedDataParallel, bucket_cap_mb
 UNMODELLED_LOW, UNMODELLED_HIGH = 0.02, 0.15
 
 
-def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle time of a pipeline as a share of its working time: ``(p - 1) / (v m)``.
+def bubble_share(stages: int, micro_batches: int) -> float:
+    """Idle time of a pipeline as a share of its working time: ``(p - 1) / m``.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.
 
-    >>> bubble_share(8, 32), bubble_share(8, 32, 2)
-    (0.21875, 0.109375)
+    >>> bubble_share(8, 32)
+    0.21875
     """
-    return (stages - 1) / (chunks * micro_batches)
+    return (stages - 1) / micro_batches
 
 
 def exposed_seconds(work_seconds: float, pieces: int, piece_seconds: float) -> float:
