@@ -393,7 +393,7 @@ def scaling(result: dict[str, Any]) -> str:
             "One GPU. Several divide the batch, and with sharding the memory too.",
             _apply(f"Try {START_GPUS} GPUs", {"gpus": START_GPUS}),
         )
-    low, high, efficiency = found["efficiency_low"], min(found["efficiency_high"], 1.0), found["efficiency"]
+    low, high, efficiency = found["efficiency_low"], found["efficiency_high"], found["efficiency"]
     cards, gain = found["gpus"], found["speed_up"]
     counted = f"{shown('scaling.gpus', cards, count(cards))} {noun(cards, 'GPU')}"
     lead = (
@@ -402,6 +402,8 @@ def scaling(result: dict[str, Any]) -> str:
         f"{explained(result, 'scaling.efficiency', percent(efficiency))} of ideal "
         f"({percent(low)} to {percent(high)})."
     )
+    if high > 1:
+        lead += " Above 100 %, since they divide the optimizer\u2019s update too, all of which one GPU does alone."
     facts = [
         fact("One update", explained(result, "scaling.step_seconds", duration(found["step_seconds"]))),
         fact(
