@@ -86,7 +86,7 @@ def parameters(number: int) -> str:
 
 def percent(share: float) -> str:
     """A share as whole percent."""
-    return f"{fixed(round(share * 10**6), 10**4, 0)} %"
+    return f"{fixed(round(share * 10**6), 10**4, 0)}\u00a0%"
 
 
 def large(number: float) -> str:

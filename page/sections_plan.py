@@ -403,7 +403,7 @@ def scaling(result: dict[str, Any]) -> str:
         f"({percent(low)} to {percent(high)})."
     )
     if high > 1:
-        lead += " Above 100 %, since they divide the optimizer\u2019s update too, all of which one GPU does alone."
+        lead += " Above 100\u00a0%, since they divide the optimizer\u2019s update too, all of which one GPU does alone."
     facts = [
         fact("One update", explained(result, "scaling.step_seconds", duration(found["step_seconds"]))),
         fact(
