@@ -18,9 +18,16 @@ const clear = () => Promise.all([clearCaches(), clearKept()]);
 async function withdraw() {
   await clear();
   await self.registration.unregister();
-  // What the worker before this one was still answering may open its cache anew.
-  for (const seconds of [1, 5, 15]) setTimeout(clear, seconds * 1000);
 }
-self.addEventListener("activate", (event) => event.waitUntil(withdraw()));
-// A stored page that is still open registers this worker anew, which undoes the removal, and then asks it for repair.
-self.addEventListener("message", (event) => event.waitUntil(withdraw()));
+// What the worker before this one was still answering may open its cache anew.
+async function clearAgain() {
+  for (const seconds of [1, 4, 10, 15]) {
+    await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+    await clear();
+  }
+}
+// Not waited for: pages wait until a worker is activated.
+self.addEventListener("activate", (event) => event.waitUntil(withdraw().then(() => void clearAgain())));
+// A stored page that is still open registers this worker anew, which undoes the removal, and then asks it for repair. Here
+// it is waited for: a worker that is registered no longer may be stopped once nothing is.
+self.addEventListener("message", (event) => event.waitUntil(withdraw().then(clearAgain)));
