@@ -180,6 +180,56 @@ def test_models_and_cards_are_found_by_typing(warm: Page) -> None:
     expect(warm.locator('[data-section="answer"]')).to_contain_text("T4 16 GB")
 
 
+def test_a_link_may_name_the_layers_that_lora_adapts(fresh: tuple[Page, Log], address: str) -> None:
+    page, log = fresh
+    page.goto(f"{address}#method=lora&lora_targets=[%22q_proj%22,%22v_proj%22]&model=llama-3.1-8b")
+    until(page, "ready")
+    targets = page.locator("#lora_targets")
+    assert targets.locator("option:checked").text_content() == "q_proj, v_proj"
+    page.evaluate("document.querySelectorAll('details.more').forEach(group => { group.open = true })")
+    named = int(value(page, "trainable_parameters"))
+    assert named == evaluate({"model": "llama-3.1-8b", "method": "lora", "lora_targets": ["q_proj", "v_proj"]})[
+        "trainable_parameters"
+    ]
+    everything = int(changed_value(page, "trainable_parameters", lambda: choose(page, "lora_targets", "all-linear")))
+    assert everything > named
+    again = changed_value(page, "trainable_parameters", lambda: targets.select_option(label="q_proj, v_proj"))
+    assert int(again) == named
+    assert log.complaints == []
+
+
+@pytest.mark.parametrize("link", ["optimizer=[%22adamw%22]", "precision=[]", "model=message"])
+def test_a_link_with_a_value_of_another_kind_does_not_stop_the_start(
+    fresh: tuple[Page, Log], address: str, link: str
+) -> None:
+    page, log = fresh
+    page.goto(f"{address}#{link}")
+    expect(page.locator("#notice:visible, #model-message:visible")).to_contain_text(re.compile("Left out|preset"))
+    choose(page, "precision", "fp16")
+    show(page, "model=gpt2")
+    assert log.complaints == []
+
+
+def test_a_configuration_that_is_yet_to_be_pasted_is_waited_for(warm: Page) -> None:
+    show(warm, "gpu=h100-sxm-80gb&model=llama-3.1-8b")
+    fits = value(warm, "max_micro_batch")
+    model = warm.locator("#model")
+    model.fill("config.json")
+    warm.locator("#model-list [role=option]:visible").first.click()
+    expect(warm.locator("#config")).to_be_visible()
+    expect(warm.locator("#config-message")).to_contain_text("Paste")
+    choose(warm, "precision", "fp32")
+    expect(warm.locator("html")).to_have_attribute("data-stale", re.compile("."))
+    assert warm.locator("#config").is_visible()
+    assert value(warm, "max_micro_batch") == fits
+    model.fill("Llama 3.1 8B")
+    model.press("Enter")
+    expect(warm.locator("#results")).to_have_attribute(
+        "data-scenario", "gpu=h100-sxm-80gb&model=llama-3.1-8b&precision=fp32"
+    )
+    expect(warm.locator("html")).not_to_have_attribute("data-stale", re.compile("."))
+
+
 def test_a_link_is_shown_in_the_field_that_was_typed_into_too(warm: Page) -> None:
     card, length = warm.locator("#gpu"), warm.locator("#sequence_length")
     card.fill("colab t4")

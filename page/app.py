@@ -321,8 +321,7 @@ class Page:
 
     def want(self) -> None:
         """Want the numbers of what the form says now."""
-        typed_wrong = [key for key in self.form.wrong if key in self.form.inputs and key not in self.form.refused]
-        if any(not self.form.inputs[key].closest("[hidden]") for key in typed_wrong):
+        if self.form.typed_wrong():
             return
         self.latest += 1
         if self.idle:
@@ -540,9 +539,13 @@ class Page:
         turn, scenario = self.drawable
         by_id("ask-planner").disabled = True
         by_id("planner-said").textContent = "Searching \u2026"
-        answer = await self.runtime.ask("section", PLANNER, scenario)
-        by_id("planner-said").textContent = "" if answer["ok"] else answer["error"]["message"]
-        by_id("ask-planner").disabled = False
+        said = ""
+        try:
+            answer = await self.runtime.ask("section", PLANNER, scenario)
+            said = "" if answer["ok"] else answer["error"]["message"]
+        finally:
+            by_id("planner-said").textContent = said
+            by_id("ask-planner").disabled = False
         if turn != self.latest or not answer["ok"]:
             return
         self.planned = True
@@ -606,16 +609,20 @@ class Page:
         """Compare every measured run in this browser, a few at a time, then draw the figure from that."""
         button, place = by_id("measure-again"), document.querySelector("[data-built=accuracy]")
         button.disabled = True
-        done, of = 0, 1
-        while done < of:
-            wanted = json.dumps({"first": done, "count": RUNS_AT_ONCE})
-            answer = await self.runtime.ask("later", "measured", wanted)
-            done, of = answer["value"]["done"], answer["value"]["of"]
-            by_id("measure-said").textContent = f"{done} of {of} runs compared"
-        answer = await self.runtime.ask("figure", "accuracy", self.width(place), self.form.scenario())
-        self.put_answer(place, "built-accuracy", answer)
-        by_id("measure-said").textContent = f"All {of} runs compared in your browser, just now."
-        button.disabled = False
+        said = ""
+        try:
+            done, of = 0, 1
+            while done < of:
+                wanted = json.dumps({"first": done, "count": RUNS_AT_ONCE})
+                answer = await self.runtime.ask("later", "measured", wanted)
+                done, of = answer["value"]["done"], answer["value"]["of"]
+                by_id("measure-said").textContent = f"{done} of {of} runs compared"
+            answer = await self.runtime.ask("figure", "accuracy", self.width(place), self.form.scenario())
+            self.put_answer(place, "built-accuracy", answer)
+            said = f"All {of} runs compared in your browser, just now."
+        finally:
+            by_id("measure-said").textContent = said
+            button.disabled = False
 
     async def guarded(self, work: Any) -> None:
         """Do a worker's work until it fails; then say so, once."""

@@ -40,7 +40,8 @@ class Combobox:
 
     def option(self, value: str) -> Any:
         """The list's entry with this value, or None."""
-        return document.getElementById(f"{self.box.name}-{value}")
+        found = document.getElementById(f"{self.box.name}-{value}")
+        return found if found is not None and found.getAttribute("role") == "option" else None
 
     def _read(self) -> None:
         if self.options:

@@ -15,6 +15,8 @@ from page.words import FIELDS, label
 OWN_ENTRIES = {"model": ("hand", "config"), "gpu": ("custom",)}
 BY_HAND = "model.parameters"
 LISTS = ("calibration",)
+# A choice that may also be a list of names of one's own.
+CHOICE_OR_LIST = "lora_targets"
 SHAPES = ("sequence_length", "target_length", "image_size", "audio_frames")
 SHAPE_UNITS = {
     "sequence_length": ("token", "tokens"),
@@ -123,7 +125,7 @@ class Form:
         if kind == "flag":
             return isinstance(value, bool)
         if kind == "choice":
-            return isinstance(value, (str, list))
+            return isinstance(value, str) or (key == CHOICE_OR_LIST and isinstance(value, list))
         return kind != "search" or isinstance(value, str)
 
     def base(self) -> dict[str, Any]:
@@ -198,7 +200,11 @@ class Form:
         if value == "config":
             self._apply_visibility()
             self.config.focus()
+            # Until there is one, nothing else that is changed makes a scenario.
+            self._refuse_config(NO_CONFIG)
             return
+        if key == "model":
+            self.say("config", "")
         fields_of_entry = {"hand": (BY_HAND,), "custom": ("gpu.memory_gib", "gpu.overhead_gib")}
         for name in fields_of_entry.get(value, ()):
             self.changes[name] = self.defaults[name]
@@ -247,7 +253,8 @@ class Form:
         if kind == "search":
             return
         if kind in ("choice", "flag"):
-            self._accept(key, box.checked if kind == "flag" else box.value)
+            value = box.checked if kind == "flag" else box.value
+            self._accept(key, json.loads(value) if key == CHOICE_OR_LIST and value.startswith("[") else value)
             return
         typed = box.value.strip()
         if key in self.optional and (kind == "text" or not typed):
@@ -359,6 +366,14 @@ class Form:
         line.classList.remove("effect")
         line.parentElement.classList.toggle("wrong", wrong)
 
+    def typed_wrong(self) -> bool:
+        """Whether a field that is shown holds what cannot be asked of the calculation."""
+        return any(
+            key not in self.refused and not (self.config if key == "config" else self.inputs[key]).closest("[hidden]")
+            for key in self.wrong
+            if key in self.inputs or key == "config"
+        )
+
     def effect(self, key: str, text: str) -> None:
         """Say for a moment what a change did."""
         line = document.getElementById(f"{key}-message")
@@ -392,7 +407,8 @@ class Form:
         for key, box in self.inputs.items():
             if key not in self.changes and filled.get(key) is not None and key not in self.optional:
                 self.defaults[key] = filled[key] if not isinstance(filled[key], list) else self.defaults[key]
-            if key in self.wrong or (key == focused and key == self.entered):
+            pending = key == "model" and "config" in self.wrong
+            if key in self.wrong or pending or (key == focused and key == self.entered):
                 self.shown.pop(key, None)
                 continue
             value: Any = self.changes.get(key, self.defaults.get(key))
@@ -411,10 +427,24 @@ class Form:
         elif self.kinds[key] == "flag":
             box.checked = bool(value)
         elif value is not None:
+            if isinstance(value, list):
+                value = self._own_choice(box, value)
             box.value = value if self.kinds[key] == "choice" else _typed_value(value)
             self._place_slider(key, value)
         elif key in self.optional:
             box.value = ""
+
+    def _own_choice(self, box: Any, names: list[Any]) -> str:
+        """Give a list of choices an entry for names of one's own; the entry's value."""
+        value = json.dumps(names)
+        option = box.querySelector("[data-own]")
+        if option is None:
+            option = document.createElement("option")
+            option.setAttribute("data-own", "")
+            box.appendChild(option)
+        option.value = value
+        option.textContent = ", ".join([str(name) for name in names])
+        return value
 
     def show_micro_batch(self, largest: int, evaluated: int) -> None:
         """Show the evaluated micro-batch and let its slider reach well beyond what fits."""

@@ -101,7 +101,7 @@ def _is_number(text: str) -> bool:
 def _value(text: str) -> Any:
     if text in LITERALS:
         return LITERALS[text]
-    if text[:1] in ("[", "{"):
+    if text[:1] in ("[", "{", '"'):
         try:
             value = json.loads(text)
         except ValueError:
@@ -113,7 +113,8 @@ def _value(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    # A text that would be read as something else, such as a data set called 101, stands in quotation marks.
+    return value if isinstance(value, str) and _value(value) == value else json.dumps(value)
 
 
 def write(flat: dict[str, Any]) -> str:

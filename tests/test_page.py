@@ -229,9 +229,8 @@ VALUES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).filter(
         lambda number: number != int(number) if abs(number) < 1e15 else False
     ),
-    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
-        lambda text: link.read(f"k={link.quote(text)}") == {"k": text}
-    ),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    st.sampled_from(["101", "null", "true", "4.40", "[x]", '"quoted"', '"', "1e999", "-"]),
     st.lists(st.sampled_from(["q_proj", "v_proj"]), min_size=1),
     st.booleans(),
 )
@@ -251,7 +250,7 @@ def test_any_link_is_read_without_an_exception(text: str) -> None:
     ("size", "text"),
     [
         (0, "0 B"),
-        (1023, "0.9 KiB"),
+        (1023, "1.0 KiB"),
         (1536 * 1024, "1.5 MiB"),
         (2**30, "1.00 GiB"),
         (-(2**31), "\N{MINUS SIGN}2.00 GiB"),
@@ -259,7 +258,7 @@ def test_any_link_is_read_without_an_exception(text: str) -> None:
     ],
 )
 def test_sizes(size: int, text: str) -> None:
-    assert shown.gib(size) == text or size == 1023
+    assert shown.gib(size) == text
 
 
 def test_text_of_others_cannot_become_markup() -> None:
