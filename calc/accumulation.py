@@ -115,16 +115,31 @@ def nearest_plans(largest_micro_batch: int, global_batch: int, data_parallel: in
     return [AccumulationPlan(largest_micro_batch, count, data_parallel) for count in (steps, steps + 1) if count]
 
 
+AS_GOOD_SHARE = 0.01
+"""Batches that lie this near to the wanted one, of its size, do as well."""
+
+
 def way_of(plan: Mapping[str, Any]) -> Mapping[str, Any]:
     """The one of a plan's ways that stands for it: the exact one, else the closest, the larger of two as close.
+
+    Where the closest needs more than twice the passes of one that does as well, that one: a share of the batch that
+    is prime would else run sample by sample.
 
     Parameters
     ----------
     plan : Mapping
         As :func:`plan` gives it.
     """
-    ways: list[Mapping[str, Any]] = [plan["exact"]] if plan["exact"] else plan["nearest"][::-1]
-    return min(ways, key=lambda way: abs(way["global_batch"] - plan["global_batch"]))
+    if plan["exact"]:
+        return dict(plan["exact"])
+    wanted: int = plan["global_batch"]
+    by_distance = sorted(
+        plan["nearest"], key=lambda way: (abs(way["global_batch"] - wanted), -int(way["global_batch"]))
+    )
+    closest = by_distance[0]
+    as_good = [way for way in by_distance if abs(way["global_batch"] - wanted) <= AS_GOOD_SHARE * wanted]
+    fewest = min(as_good, key=lambda way: way["accumulation_steps"], default=closest)
+    return dict(fewest if closest["accumulation_steps"] > 2 * fewest["accumulation_steps"] else closest)
 
 
 def plan(largest_micro_batch: int, global_batch: int, data_parallel: int = 1) -> dict[str, Any]:

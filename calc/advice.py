@@ -391,11 +391,16 @@ def ways_to_fit(scenario: Mapping[str, Any], evaluate: Evaluate) -> list[dict[st
             if _fits(at_largest, fewer, evaluate, adapters=adapters):
                 taken = fewer
         changed = applied(at_largest, taken)
+        largest = evaluate(changed)["max_micro_batch"]
+        change = _difference(at_largest, changed)
+        if (scenario.get("micro_batch") or 0) > largest:
+            # What was asked for would still not fit.
+            change["micro_batch"] = None
         found.append(
             {
                 "labels": [lever.short for lever in taken],
-                "change": _difference(at_largest, changed),
-                "max_micro_batch": evaluate(changed)["max_micro_batch"],
+                "change": change,
+                "max_micro_batch": largest,
                 "host_bytes": _host_bytes(at_largest, taken, evaluate),
             }
         )

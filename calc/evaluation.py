@@ -84,7 +84,8 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
             "peak_instant": breakdown.instant,
             "components": [c.as_dict() for c in breakdown.components],
         },
-        "fits": micro_batch <= limits.expected,
+        # Below the largest there can be some that the allocator's order keeps out.
+        "fits": micro_batch <= limits.expected and not memory.missing_bytes(micro_batch, limit),
         "max_micro_batch": limits.expected,
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,
@@ -144,7 +145,8 @@ def _outlook(scenario: Scenario, memory: StepMemory, result: Mapping[str, Any], 
     scaling = outlook.scaling_of(scenario, memory.step, *update)
     together = {key: scaling[key] for key in ("step_seconds", "samples_per_second")} if scaling else {}
     samples = update.samples * scenario.layout.data
-    global_batch = scenario.global_batch or samples
+    # What the plan makes, where it cannot make the wanted batch; the wanted one where nothing fits.
+    global_batch = samples if result["plan"] else scenario.global_batch or samples
     seconds = (scaling or result)["step_seconds"]
     update_seconds = seconds * global_batch / samples if seconds is not None else None
     return together | {

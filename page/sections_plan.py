@@ -402,7 +402,7 @@ def scaling(result: dict[str, Any]) -> str:
         f"{explained(result, 'scaling.efficiency', percent(efficiency))} of ideal "
         f"({percent(low)} to {percent(high)})."
     )
-    if high > 1:
+    if efficiency > 1:
         lead += " Above 100\u00a0%, since they divide the optimizer\u2019s update too, all of which one GPU does alone."
     facts = [
         fact("One update", explained(result, "scaling.step_seconds", duration(found["step_seconds"]))),

@@ -62,6 +62,13 @@ def test_a_plan_stands_for_its_closest_way(wanted: int, replicas: int, taken: in
     assert way["micro_batch"] * way["accumulation_steps"] * replicas == taken
 
 
+def test_of_two_ways_nearly_as_close_the_one_with_fewer_passes_is_taken() -> None:
+    # 683 samples on each of 6 are prime: 1 x 683; two samples further off it is 31 x 22.
+    found = accumulation.plan(38, 4096, 6)
+    assert [(p["micro_batch"], p["accumulation_steps"]) for p in found["nearest"]] == [(31, 22), (1, 683)]
+    assert accumulation.way_of(found)["global_batch"] == 4092
+
+
 @pytest.mark.property
 @given(sizes, batches, replicas)
 def test_plans_agree_with_a_search_of_everything(largest: int, wanted: int, data_parallel: int) -> None:

@@ -133,6 +133,15 @@ def test_the_hosts_memory_comes_before_a_second_card() -> None:
     assert len(asked) <= 30
 
 
+def test_a_way_that_fits_less_than_was_asked_for_leaves_the_micro_batch_open() -> None:
+    given = {"model": "llama-3.2-1b", "gpu": "rtx-3060-12gb", "micro_batch": 8}
+    own = evaluation.evaluate(given)
+    for way in advice.ways_to_fit(own["scenario"], evaluation.evaluate):
+        after = evaluation.evaluate({**own["scenario"], **way["change"]})
+        assert after["fits"]
+        assert after["max_micro_batch"] == way["max_micro_batch"]
+
+
 def test_cards_at_hand_are_divided_first() -> None:
     own = evaluation.evaluate({"model": "llama-3.1-8b", "gpu": "a100-sxm-80gb", "gpus": 4})
     way = advice.ways_to_fit(own["scenario"], evaluation.evaluate)[0]

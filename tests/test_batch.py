@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc.batch import band, largest, tensors_fit
+from calc.evaluation import evaluate
 from calc.memory import StepMemory, step_memory
 from calc.scenario import parse
 
@@ -72,3 +73,11 @@ def test_the_optimizer_step_may_be_what_does_not_fit() -> None:
     assert memory.requested_peak(1) == step
     assert band(memory, step - 1).expected == 0
     assert tensors_fit(memory, step) >= 1
+
+
+def test_what_is_kept_out_below_the_largest_does_not_fit() -> None:
+    given = {"model": "vgg13_bn", "gpu": "h100-sxm-80gb", "precision": "bf16"}
+    largest = evaluate(given)["max_micro_batch"]
+    for micro_batch in range(largest - 3, largest + 1):
+        result = evaluate({**given, "micro_batch": micro_batch})
+        assert result["fits"] == (result["memory"]["peak_reserved_bytes"] <= result["memory"]["limit_bytes"])

@@ -294,6 +294,9 @@ class TestAssess:
         families = {task: assessment.family_of(str(task), "full") for task in Task}
         assert families[Task.SPEECH_CTC] == families[Task.SPEECH_SEQ2SEQ] == "speech"
         assert assessment.family_of("causal-lm", "qlora") == "lora"
+        # The one measured run of adapters is Llama 2's.
+        for task in ("image-classification", "diffusion", "speech-seq2seq", "masked-lm"):
+            assert assessment.closest_task(assessment.family_of(task, "lora"), None) is None
 
     def test_pretraining_gives_a_band_of_laws(self) -> None:
         found = convergence.assess(

@@ -78,8 +78,9 @@ def test_a_batch_that_its_replicas_do_not_divide_takes_as_long_as_the_nearest_th
     between, below = (evaluate({**given, "global_batch": batch}) for batch in (1001, 1000))
     assert between["plan"]["exact"] is None
     assert between["step_seconds"] == below["step_seconds"]
-    updates = between["run"]["updates"]
-    assert between["run"]["seconds"] / updates == pytest.approx(below["step_seconds"] * 1001 / 1000)
+    # The run, its rate and its verdict are of the batch that is made, as the exported files are.
+    assert between["run"] == below["run"]
+    assert between["convergence"]["updates"] == below["convergence"]["updates"]
 
 
 @pytest.mark.parametrize(

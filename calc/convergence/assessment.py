@@ -38,8 +38,8 @@ _NOTHING_CLOSE_OF = {
         "appendix A.3). Paste two gradient norms to find your own."
     )
 }
-# What the published laws of batch sizes were fitted on.
-_PRETRAINED_BY_LAWS = frozenset({"causal-lm", "seq2seq-lm"})
+# What the published laws of batch sizes were fitted on, and adapters' one measured run.
+_LANGUAGE_MODELS = frozenset({"causal-lm", "seq2seq-lm"})
 # Tokens from which on a text run is pre-training rather than fine-tuning: the smallest run the laws were fitted on.
 _PRETRAINING_TOKENS = 1e9
 # Laws that lie no further apart agree.
@@ -60,8 +60,13 @@ class CriticalBand:
 
 
 def family_of(task: str, method: str) -> str:
-    """Name the kind of run in the published tables' words; adapters on a frozen model are their own kind."""
-    return "lora" if method in {"lora", "qlora"} else _FAMILIES[task]
+    """Name the kind of run in the published tables' words; adapters on a frozen model are their own kind.
+
+    Those on a model of another kind than language are in no table.
+    """
+    if method in {"lora", "qlora"}:
+        return "lora" if task in _LANGUAGE_MODELS else "adapters"
+    return _FAMILIES[task]
 
 
 def band_from_noise_scale(value: float) -> CriticalBand:
@@ -218,7 +223,7 @@ def _laws_of_run(
     length = None if samples is None or not tokens_per_sample else samples * tokens_per_sample
     if family == "masked-lm" and length is not None and length < _PRETRAINING_TOKENS:
         return _SHORT_MASKED, [], None
-    if task not in _PRETRAINED_BY_LAWS or family == "lora" or not tokens_per_sample:
+    if task not in _LANGUAGE_MODELS or family == "lora" or not tokens_per_sample:
         return family, [], None
     assumed_tokens = _TOKENS_PER_PARAMETER * parameters if length is None else None
     tokens = assumed_tokens or length or 0
