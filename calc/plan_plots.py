@@ -81,13 +81,14 @@ def _measured_steps(batch_tokens: float) -> tuple[str, Sequence[float], list[flo
     return run["model"], run["batch_tokens"], [steps / fit.fewest_steps for steps in run["steps"]]
 
 
-def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+def known_tradeoff(scenario: Mapping[str, Any]) -> dict[str, list[float]] | None:
+    """Steps and data against batch for the scenario; None where no critical batch is known for it."""
+    return convergence.tradeoff_curve(evaluate(scenario)["convergence"])
+
+
+def draw_tradeoff(axes: Axes, result: Mapping[str, Any], curve: Mapping[str, Any]) -> Words:
     """Draw steps and data against batch, the critical batch as a band, measured points and the scenario's batch."""
     assessment = result["convergence"]
-    curve = convergence.tradeoff_curve(assessment)
-    if curve is None:
-        axes.text(0.5, 0.5, "No measured critical batch is close", ha="center", transform=axes.transAxes)
-        return Words("Steps and data against batch", assessment["verdict"], (), ())
     band = assessment["critical_batch"]
     sides = (
         ("steps", "Steps, of the fewest", THEME["accent"], "solid"),
@@ -126,12 +127,17 @@ def draw_tradeoff(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any
     return Words("Steps and data against batch", text, columns, rows[::4])
 
 
-def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]) -> Words:
+def close_studies(scenario: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Find the published series closest to the scenario; None where no study is close."""
+    wanted = evaluate(scenario)["convergence"]["generalization"]
+    return {"series": [series for series in published.generalization() if series["id"] in wanted]} if wanted else None
+
+
+def draw_quality(axes: Axes, _result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
     """Draw published final quality against batch for the studies closest to the scenario: points, joined by study."""
-    wanted = result["convergence"]["generalization"]
-    near = [series for series in published.generalization() if series["id"] in wanted]
+    near = data["series"]
     metrics = [series["metric"] for series in near]
-    common = max(set(metrics), key=metrics.count) if metrics else ""
+    common = max(set(metrics), key=metrics.count)
     shown = [series for series in near if series["metric"] == common]
     colours = (THEME["accent"], THEME["part-gradients"], THEME["part-logits-and-loss"], THEME["ink"])
     rows = []
@@ -154,10 +160,7 @@ def draw_quality(axes: Axes, result: Mapping[str, Any], _data: Mapping[str, Any]
             (series["title"], batch, value, series["retuned"], series["source"])
             for batch, value in zip(batches, values, strict=True)
         ]
-    columns = ("Study", "Batch", common or "Value", "What was tuned again", "Source")
-    if not shown:
-        axes.text(0.5, 0.5, "No published study is close to this run", ha="center", transform=axes.transAxes)
-        return Words("Published quality against batch", "No published study is close to this run.", columns, ())
+    columns = ("Study", "Batch", common, "What was tuned again", "Source")
     _plain_log(axes)
     axes.set_xlabel("Batch (samples)")
     axes.set_ylabel(common[:1].upper() + common[1:])
@@ -407,8 +410,8 @@ def draw_comparison(axes: Axes, found: Mapping[str, Any], _data: Mapping[str, An
 
 
 PLAN_FIGURES: Final = {
-    "tradeoff": Kind(draw_tradeoff, 320, "convergence"),
-    "quality": Kind(draw_quality, 320, "convergence"),
+    "tradeoff": Kind(draw_tradeoff, 320, "convergence", known_tradeoff),
+    "quality": Kind(draw_quality, 320, "convergence", close_studies),
     "speed-up": Kind(draw_speed_up, 320, "scaling"),
     "strategies": Kind(draw_strategies, 260, "scaling"),
     "plans-headroom": Kind(draw_headroom, 300),

@@ -189,6 +189,11 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
     )
 
 
+def _rate(value: float) -> str:
+    """Write samples a second to three digits, from a thousand on to their units."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
     """Draw samples a second against micro-batch."""
     sizes, rates = data["micro_batch"], data["samples_per_second"]
@@ -201,11 +206,12 @@ def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, An
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
     return Words(
         title="Throughput of one GPU against micro-batch" if several else "Throughput against micro-batch",
         text=(
-            f"From {rates[0]:,.3g} samples a second at micro-batch {sizes[0]} to {rates[-1]:,.3g} at {sizes[-1]}: "
+            f"From {_rate(rates[0])} samples a second at micro-batch {sizes[0]:,} to {_rate(rates[-1])} at "
+            f"{sizes[-1]:,}: "
             "a small batch leaves the card idle between kernels, and few samples share its update."
         ),
         columns=("Micro-batch", "Samples a second", "Seconds a step"),

@@ -213,6 +213,38 @@ def test_a_link_with_a_value_of_another_kind_does_not_stop_the_start(
     assert log.complaints == []
 
 
+def test_what_is_typed_into_a_list_is_taken_or_said_to_be_none(warm: Page) -> None:
+    card = warm.locator("#gpu")
+    card.fill("rtx 3060 12")
+    card.press("Tab")
+    expect(card).to_have_value("RTX 3060 12 GB")
+    card.fill("t4 16 gb")
+    card.blur()
+    expect(card).to_have_value("T4 16 GB")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "gpu=t4-16gb")
+    card.fill("zzzz")
+    card.blur()
+    expect(card).to_have_value("T4 16 GB")
+    expect(warm.locator("#gpu-message")).to_contain_text("\u201czzzz\u201d is not in the list: T4 16 GB stays")
+
+
+def test_a_keyboard_goes_on_from_where_a_change_was_applied(warm: Page) -> None:
+    show(warm, "gpu=rtx-3060-12gb")
+    apply = warm.locator('[data-section="advice"]').get_by_role("button", name="Apply").first
+    apply.focus()
+    apply.press("Enter")
+    expect(warm.locator("#results")).not_to_have_attribute("data-scenario", "gpu=rtx-3060-12gb")
+    warm.wait_for_timeout(3000)
+    assert warm.evaluate("document.activeElement.closest('[data-section]')?.dataset.section") == "advice"
+
+
+def test_the_answer_names_the_method(warm: Page) -> None:
+    show(warm, "checkpointing=full&gpu=rtx-3060-12gb&method=qlora&model=llama-3.1-8b")
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("QLoRA")
+    expect(warm.locator('[data-section="answer"]')).to_contain_text("checkpointing")
+    expect(warm.locator('[data-says="recipe"]')).to_contain_text("QLoRA")
+
+
 def test_a_configuration_that_is_yet_to_be_pasted_is_waited_for(warm: Page) -> None:
     show(warm, "gpu=h100-sxm-80gb&model=llama-3.1-8b")
     fits = value(warm, "max_micro_batch")

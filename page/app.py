@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from pyscript import document, window
-from pyscript.ffi import create_proxy
+from pyscript.ffi import create_proxy, to_js
 
 from page import link
 from page.breath import breath
@@ -87,6 +87,7 @@ class Page:
         self.digests = {name: place.getAttribute("data-digest") for name, place in self.mounts.items()}
         self.brief: dict[str, Any] = {}
         self.planned = False
+        self.searching = False
         self.numbers_wanted = asyncio.Event()
         # Whether `answer` waits for a wish, and what was asked on its behalf.
         self.idle = False
@@ -162,14 +163,24 @@ class Page:
             return
         self.digests[key] = digest
         opened = [details.id for details in place.querySelectorAll("details[open]")]
-        focused = document.activeElement.id if place.contains(document.activeElement) else ""
+        active = document.activeElement
+        inside = place.contains(active)
+        focused, looks = (active.id, active.outerHTML) if inside else ("", "")
         place.innerHTML = html
         for name in opened:
             details = by_id(name)
             if details is not None:
                 details.open = True
-        if focused and by_id(focused) is not None:
-            by_id(focused).focus()
+        if inside:
+            alike = by_id(focused) if focused else None
+            for element in place.querySelectorAll("a, button, summary") if alike is None else ():
+                if element.outerHTML == looks:
+                    alike = element
+            if alike is None:
+                # What was pressed is gone: whoever goes on by keyboard goes on from here.
+                place.tabIndex = -1
+                alike = place
+            alike.focus(to_js({"preventScroll": True}))
 
     async def show(self, answer: dict[str, Any]) -> None:
         """Put a result on the page, in slices between which the page reacts."""
@@ -208,7 +219,7 @@ class Page:
             if needs:
                 # Its place is there before it is drawn.
                 place.hidden = needs not in self.brief["parts"]
-        by_id("ask-planner").disabled = not (self.figures_loaded and self.can_plan())
+        by_id("ask-planner").disabled = self.searching or not (self.figures_loaded and self.can_plan())
         self.show_on_demand(PLANNER, shown=self.planned)
 
     def can_plan(self) -> bool:
@@ -536,17 +547,26 @@ class Page:
 
     async def search(self) -> None:
         """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
-        turn, scenario = self.drawable
+        self.searching = True
         by_id("ask-planner").disabled = True
         by_id("planner-said").textContent = "Searching \u2026"
         said = ""
         try:
+            turn, scenario = self.drawable
             answer = await self.runtime.ask("section", PLANNER, scenario)
-            said = "" if answer["ok"] else answer["error"]["message"]
+            while turn != self.latest and self.drawable[0] != turn:
+                # Another scenario has been answered meanwhile.
+                turn, scenario = self.drawable
+                answer = await self.runtime.ask("section", PLANNER, scenario)
+            if not answer["ok"]:
+                said = answer["error"]["message"]
+            elif turn != self.latest:
+                said = "The scenario has changed meanwhile: search again."
         finally:
+            self.searching = False
             by_id("planner-said").textContent = said
-            by_id("ask-planner").disabled = False
-        if turn != self.latest or not answer["ok"]:
+            self.show_sections()
+        if said:
             return
         self.planned = True
         self.mounts[PLANNER].parentElement.removeAttribute("data-outdated")

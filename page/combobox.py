@@ -9,7 +9,7 @@ from pyscript.ffi import create_proxy, to_js
 class Combobox:
     """One text box (``role=combobox``) and its list (``role=listbox``), both already in the page."""
 
-    def __init__(self, box: Any, on_choice: Any) -> None:
+    def __init__(self, box: Any, on_choice: Any, on_unknown: Any) -> None:
         self.box = box
         self.list = document.getElementById(box.getAttribute("aria-controls"))
         # The entries and the words each is found by, read when the list is first used.
@@ -17,7 +17,10 @@ class Combobox:
         self.texts: list[str] = []
         self.value = box.getAttribute("data-value")
         self.active: Any = None
+        # Whether the box holds what was typed since something was chosen.
+        self.typed = False
         self.on_choice = on_choice
+        self.on_unknown = on_unknown
         for event, handler in (
             ("input", self._typed),
             ("keydown", self._key),
@@ -31,6 +34,7 @@ class Combobox:
     def show(self, value: str) -> None:
         """Show a choice made elsewhere."""
         self.value = value
+        self.typed = False
         chosen = self.option(value)
         self.box.value = value if chosen is None else chosen.firstChild.textContent
         for option in self.list.querySelectorAll("[aria-selected=true]"):
@@ -119,6 +123,7 @@ class Combobox:
         self._activate(self.option(self.value))
 
     def _typed(self, _event: Any) -> None:
+        self.typed = True
         self._filter(self.box.value)
         self._open()
         visible = self._visible()
@@ -132,8 +137,19 @@ class Combobox:
             self._open_all()
 
     def _left(self, _event: Any) -> None:
+        """Take what was typed where it is one entry's name, or finds one alone; else say that it is none."""
+        typed = self.box.value.strip()
         self._close()
+        if not self.typed or not typed:
+            self.show(self.value)
+            return
+        named = [option for option in self.options if option.firstChild.textContent.strip().lower() == typed.lower()]
+        found = named or self._visible()
+        if len(found) == 1 and found[0].parentElement.id != self.list.id:
+            self._choose(found[0])
+            return
         self.show(self.value)
+        self.on_unknown(self.box.name, typed)
 
     def _picked(self, event: Any) -> None:
         event.preventDefault()
@@ -153,6 +169,9 @@ class Combobox:
             event.preventDefault()
             if self._is_open() and self.active is not None:
                 self._choose(self.active)
+        elif key == "Tab" and self.typed and self.active is not None:
+            # The one that is marked, as with Enter, and on to the next field.
+            self._choose(self.active)
         elif key == "Escape" and self._is_open():
             event.preventDefault()
             self._close()

@@ -15,7 +15,8 @@ def effect(before: dict[str, Any], after: dict[str, Any]) -> str:
     elif needed:
         said.append(signed(gib(needed), needed))
     old, new = before["samples_per_second"], after["samples_per_second"]
-    if old and new:
+    # Where nothing fits there is no speed to compare with.
+    if old and new and before["max_micro_batch"] and after["max_micro_batch"]:
         percent = round((new / old - 1) * 100)
         if percent:
             said.append(f"{signed(count(percent), percent)} % speed")

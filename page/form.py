@@ -69,7 +69,7 @@ class Form:
         self.sliders = {
             slider.getAttribute("data-slider"): slider for slider in document.querySelectorAll("[data-slider]")
         }
-        self.searches = {key: Combobox(self.inputs[key], self._chosen) for key in OWN_ENTRIES}
+        self.searches = {key: Combobox(self.inputs[key], self._chosen, self._unknown) for key in OWN_ENTRIES}
         self.enablers = {box.getAttribute("data-enables"): box for box in document.querySelectorAll("[data-enables]")}
         self.automatic = document.querySelector("[data-automatic]")
         # What the page says of its fields once and for all, since each question to it takes longer than all else here.
@@ -210,6 +210,10 @@ class Form:
             self.changes[name] = self.defaults[name]
         self._apply_visibility()
         self.on_change(key)
+
+    def _unknown(self, key: str, typed: str) -> None:
+        """Say that what was typed into a search box is none of its entries, so that what was there stays."""
+        self.effect(key, f"\u201c{typed}\u201d is not in the list: {self.inputs[key].value} stays.")
 
     def _changed(self, event: Any) -> None:
         target = event.target
@@ -516,7 +520,11 @@ class Form:
         says = {
             "model": ", ".join([self.inputs["model"].value] + shapes),
             "gpu": f"{count(cards)} \u00d7 {card}" if cards > 1 else card,
-            "recipe": ", ".join(label(key, self._current(key)) for key in ("precision", "optimizer")),
+            "recipe": ", ".join(
+                label(key, self._current(key))
+                for key in ("method", "precision", "optimizer")
+                if key != "method" or self._current(key) != "full"
+            ),
             "goal": ", ".join(
                 [f"{_counted(wanted, 'sample')} a step" if wanted else "the largest micro-batch"] + self._run_length()
             ),

@@ -63,8 +63,13 @@ def card_name(result: dict[str, Any]) -> str:
 
 
 def _setting(result: dict[str, Any]) -> str:
-    precision = label("precision", result["scenario"]["precision"])
-    return escape(f"{model_name(result)}{shape(result)}, {precision}, on {card_name(result)}")
+    scenario = result["scenario"]
+    recipe = [label("precision", scenario["precision"])]
+    if scenario["method"] != "full":
+        recipe.insert(0, label("method", scenario["method"]))
+    if scenario["checkpointing"] != "none":
+        recipe.append("checkpointing")
+    return escape(f"{model_name(result)}{shape(result)}, {', '.join(recipe)}, on {card_name(result)}")
 
 
 def _next_needs(result: dict[str, Any]) -> str:

@@ -557,8 +557,8 @@ def planner(result: dict[str, Any]) -> str:
             )
         return tag(
             "p",
-            "Tries every combination of micro-batch, checkpointing, precision, optimizer, attention, loss and sharding "
-            "on these GPUs, and shows those that no other beats. Without a global batch it chooses that too.",
+            "Tries every combination of micro-batch, checkpointing, attention, loss and sharding on these GPUs, and of "
+            "what else it may choose, and shows those that no other beats. Without a global batch it chooses that too.",
             class_="invite",
         )
     best = found["best"]

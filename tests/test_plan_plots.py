@@ -40,21 +40,24 @@ def fill(draw: Callable[..., Words], *arguments: Any) -> Words:
 
 @pytest.mark.parametrize("given", [TEXT, IMAGES], ids=["tokens", "samples"])
 def test_tradeoff(given: dict[str, Any]) -> None:
-    words = fill(plan_plots.draw_tradeoff, evaluate(given), {})
+    curve = plan_plots.known_tradeoff(given)
+    assert curve is not None
+    words = fill(plan_plots.draw_tradeoff, evaluate(given), curve)
     assert len(words.rows) > 5
 
 
 def test_quality_shows_points_as_published() -> None:
-    words = fill(plan_plots.draw_quality, evaluate(IMAGES), {})
+    studies = plan_plots.close_studies(IMAGES)
+    assert studies is not None
+    words = fill(plan_plots.draw_quality, evaluate(IMAGES), studies)
     assert any(row[1:3] == (4096, 10.57) for row in words.rows)
     assert all(row[4] for row in words.rows)
 
 
-def test_no_study_is_said() -> None:
-    result = evaluate(IMAGES)
-    result["convergence"] |= {"generalization": [], "critical_batch": None}
-    assert fill(plan_plots.draw_quality, result, {}).rows == ()
-    assert fill(plan_plots.draw_tradeoff, result, {}).rows == ()
+def test_what_nobody_measured_is_not_drawn() -> None:
+    adapters = {"model": "sdxl-unet", "method": "lora"}
+    assert plots.draw("quality", adapters, 640) == {}
+    assert plots.draw("tradeoff", adapters, 640) == {}
 
 
 def test_speed_up_and_strategies() -> None:
