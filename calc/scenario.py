@@ -357,13 +357,19 @@ _CLASSIFIERS = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "distil
 _CLASSIFIER_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
 
 
-def _for_task(given: Mapping[str, Any], model: ModelChoice) -> ModelChoice:
-    """The model as it is trained: for the task given, else for the one that its configuration names."""
+def tasks_of(model: ModelChoice) -> list[Task]:
+    """What a model may be trained for, its usual task first."""
     allowed = [model.task]
     if model.architecture in _CLASSIFIERS:
         allowed.append(Task.SEQUENCE_CLASSIFICATION)
     if model.task is Task.IMAGE_TEXT_CONTRASTIVE:
         allowed.append(Task.IMAGE_CLASSIFICATION)
+    return allowed
+
+
+def _for_task(given: Mapping[str, Any], model: ModelChoice) -> ModelChoice:
+    """The model as it is trained: for the task given, else for the one that its configuration names."""
+    allowed = tasks_of(model)
     classes = model.config.get("architectures")
     named = isinstance(classes, list) and any(str(c).endswith(_CLASSIFIER_ENDINGS) for c in classes)
     task = _choice(given, "task", Task, allowed[-1] if named else model.task)

@@ -60,6 +60,7 @@ def warm(warm_pair: tuple[Page, Log]) -> Page:
     """Give the shared page with its default scenario."""
     page, _ = warm_pair
     show(page, "")
-    # The page opens what a link fills in and leaves it open for the person; tests start from closed.
+    # The page opens what a link fills in and leaves it open for the person; tests start from closed, and from no field.
     page.evaluate("document.querySelectorAll('details.more').forEach(group => { group.open = false })")
+    page.evaluate("document.activeElement.blur()")
     return page

@@ -221,7 +221,7 @@ def test_what_is_typed_into_a_list_is_taken_or_said_to_be_none(warm: Page) -> No
     card.fill("t4 16 gb")
     card.blur()
     expect(card).to_have_value("T4 16 GB")
-    expect(warm.locator("#results")).to_have_attribute("data-scenario", "gpu=t4-16gb")
+    expect(warm).to_have_url(re.compile("#gpu=t4-16gb"))
     card.fill("zzzz")
     card.blur()
     expect(card).to_have_value("T4 16 GB")
@@ -236,6 +236,24 @@ def test_a_keyboard_goes_on_from_where_a_change_was_applied(warm: Page) -> None:
     expect(warm.locator("#results")).not_to_have_attribute("data-scenario", "gpu=rtx-3060-12gb")
     warm.wait_for_timeout(3000)
     assert warm.evaluate("document.activeElement.closest('[data-section]')?.dataset.section") == "advice"
+
+
+def test_a_model_with_a_choice_of_tasks_offers_it(warm: Page) -> None:
+    task = warm.locator("#task")
+    assert not task.is_visible(), "GPT-2 is trained for one"
+    show(warm, "model=bert-base")
+    assert task.input_value() == "masked-lm"
+    assert task.evaluate("box => [...box.options].filter(option => !option.hidden).map(option => option.value)") == [
+        "masked-lm",
+        "sequence-classification",
+    ]
+    before = int(value(warm, "max_micro_batch"))
+    after = changed_value(warm, "max_micro_batch", lambda: choose(warm, "task", "sequence-classification"))
+    assert int(after) > before
+    model = warm.locator("#model")
+    model.fill("ResNet-50")
+    model.press("Enter")
+    expect(warm.locator("#results")).to_have_attribute("data-scenario", "model=resnet50")
 
 
 def test_the_answer_names_the_method(warm: Page) -> None:

@@ -86,6 +86,8 @@ class Form:
         self.says = {place.getAttribute("data-says"): place for place in document.querySelectorAll("[data-says]")}
         # The values that the fields were last made to show.
         self.shown: dict[str, Any] = {}
+        # What the chosen model may be trained for, where there is a choice.
+        self.tasks = ""
         # The field that the person has entered something into last, until a whole scenario comes from elsewhere.
         self.entered = ""
         # Boxes that together say one list: what the planner may choose of a setting.
@@ -193,6 +195,7 @@ class Form:
         self.set(key, None if value in OWN_ENTRIES[key] else value)
         self.say(key, "")
         if key == "model":
+            self.changes.pop("task", None)
             wanted = self.searches[key].option(value).getAttribute("data-inputs").split()
             for shape in SHAPES:
                 if shape not in wanted:
@@ -485,6 +488,12 @@ class Form:
         inputs = model.getAttribute("data-inputs").split() if model is not None else []
         for field, wanted in self.for_input:
             field.hidden = wanted not in inputs
+        tasks = (model.getAttribute("data-tasks") or "") if model is not None else ""
+        if tasks != self.tasks:
+            self.tasks = tasks
+            self.inputs["task"].closest(".field").hidden = not tasks
+            for option in self.inputs["task"].querySelectorAll("option"):
+                option.hidden = option.value not in tasks.split()
         for key, fields_of_entries in (("model", self.for_model), ("gpu", self.for_gpu)):
             for field, entry in fields_of_entries:
                 field.hidden = entry != chosen[key]

@@ -34,6 +34,7 @@ from calc.scenario import (
     PLANNED,
     RUN_NUMBERS,
     parse,
+    tasks_of,
 )
 from page import link, sections, sections_plan
 from page.defaults import SCENARIO
@@ -73,13 +74,14 @@ DRAWN = (*plots.FIGURES, "tradeoff", "quality")
 
 @dataclass(frozen=True)
 class Choice:
-    """An entry of a search box; `inputs` are the input sizes that a model takes."""
+    """An entry of a search box; `inputs` are the input sizes that a model takes, `tasks` what it may be trained for."""
 
     id: str
     name: str
     group: str
     note: str
     inputs: str = ""
+    tasks: str = ""
 
 
 OWN_MODELS = (
@@ -93,11 +95,13 @@ def models() -> Iterator[Choice]:
     """Yield the models that the calculation can answer for."""
     for model in model_catalog.presets():
         try:
-            parse({"model": model.id})
+            tasks = tasks_of(parse({"model": model.id}).model)
         except ScenarioError:
             continue
         inputs = " ".join(name for name in INPUTS if getattr(model, name) is not None)
-        yield Choice(model.id, model.name, model.group, parameters(model.parameters), inputs)
+        # One task alone is no choice.
+        choice = " ".join(tasks) if len(tasks) > 1 else ""
+        yield Choice(model.id, model.name, model.group, parameters(model.parameters), inputs, choice)
 
 
 def cards() -> Iterator[Choice]:
@@ -204,6 +208,7 @@ def entry(kind: str, choice: Choice, *, selected: bool) -> str:
         aria_selected=str(selected).lower(),
         data_value=choice.id,
         data_inputs=choice.inputs or None,
+        data_tasks=choice.tasks or None,
     )
 
 
