@@ -1,12 +1,14 @@
 """The command line: ``python -m calc evaluate`` and ``plan``, and the catalogs.
 
-Exit status: 0; 1 where a scenario was refused; 2 where the input is no JSON.
+Exit status: 0; 1 where a scenario was refused, or where nobody reads the answers any more; 2 where the input is no
+JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 REFUSED = 1
+UNREAD = 1
 NO_JSON = 2
 
 
@@ -35,12 +38,36 @@ WORK_OUT = {"evaluate": evaluate, "plan": plan}
 AS_TEXT = {"evaluate": as_text, "plan": plan_as_text}
 
 
+def error_of(error: ScenarioError) -> dict[str, Any]:
+    """What is answered in place of a result."""
+    return {"error": {"field": error.field, "message": error.message}}
+
+
 def answer(scenario: Any, work_out: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """The result of one scenario, or its error."""
     try:
         return work_out(scenario)
     except ScenarioError as error:
-        return {"error": {"field": error.field, "message": error.message}}
+        return error_of(error)
+
+
+def read_json(text: str) -> Any:
+    """The value that a JSON text holds.
+
+    Raises
+    ------
+    ScenarioError
+        If it is no JSON, or JSON that Python does not read: numbers of thousands of digits, thousands of levels.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ScenarioError("scenario", f"no JSON: {error}") from None
+    except ValueError:
+        allowed = f"allowed are {sys.get_int_max_str_digits():,}"
+        raise ScenarioError("scenario", f"a number has too many digits to be read: {allowed}") from None
+    except RecursionError:
+        raise ScenarioError("scenario", "lists and objects lie too deep in one another to be read") from None
 
 
 def answer_lines(command: str, lines: Iterable[str], out: TextIO) -> int:
@@ -50,9 +77,9 @@ def answer_lines(command: str, lines: Iterable[str], out: TextIO) -> int:
         if not line.strip():
             continue
         try:
-            scenario = json.loads(line)
-        except json.JSONDecodeError as error:
-            result = {"error": {"field": "scenario", "message": f"no JSON: {error}"}}
+            scenario = read_json(line)
+        except ScenarioError as error:
+            result = error_of(error)
             status = NO_JSON
         else:
             result = answer(scenario, WORK_OUT[command])
@@ -70,8 +97,8 @@ def answer_options(command: str, options: Sequence[str], out: TextIO) -> int:
         return NO_JSON
     for name, text in zip(options[::2], options[1::2], strict=True):
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
+            value = read_json(text)
+        except ScenarioError:
             value = text
         scenario[name[2:].replace("-", "_")] = value
     result = answer(scenario, WORK_OUT[command])
@@ -104,5 +131,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def main_in_a_pipe(arguments: Sequence[str]) -> int:
+    """`main`, which ends quietly where the program that reads its answers has ended, as ``head`` does."""
+    try:
+        status = main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes standard output once more as it ends, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main_in_a_pipe(sys.argv[1:]))

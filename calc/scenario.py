@@ -150,6 +150,8 @@ MAX_BATCH = 100_000_000
 MAX_GPUS = 1_000_000
 
 LONGEST_NAME = 200
+DEEPEST = 50
+"""Levels of lists and objects in a field: more than any configuration has, less than Python calls in one another."""
 NORM_KEYS = ("small_batch", "small_batch_norm", "large_batch", "large_batch_norm")
 NORM_LIMITS = (1e-30, 1e30)
 GPU_KEYS = ("id", "memory_gib", "overhead_gib")
@@ -520,11 +522,22 @@ def _check_keys(given: Mapping[str, Any]) -> None:
     if not isinstance(given, Mapping):
         raise ScenarioError("scenario", "a scenario is a JSON object")
     only_known(given, KEYS)
+    deep = next((key for key, value in given.items() if not _is_shallow(value, DEEPEST)), None)
+    if deep is not None:
+        raise ScenarioError(deep, f"lists and objects lie too deep in one another: allowed are {DEEPEST} levels")
     infinite = next((key for key, value in given.items() if not _finite(value)), None)
     if infinite is not None:
         raise ScenarioError(infinite, "NaN and Infinity are no numbers: give finite ones")
     if given.get("model") is None:
         raise ScenarioError("model", "missing: give a preset's id such as gpt2, or the content of a config.json")
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    """Whether no list or object of a JSON value lies in as many others as ``levels``."""
+    if not isinstance(value, Mapping | list | tuple):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_is_shallow(part, levels - 1) for part in inner)
 
 
 def _finite(value: object) -> bool:

@@ -77,6 +77,42 @@ def test_input_that_is_no_json_has_status_2(text: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"model": "gpt2", "tokens": ' + "9" * 5000 + "}", "too many digits"),
+        ("[" * 100_000, "too deep"),
+    ],
+)
+def test_json_that_python_does_not_read_is_refused_in_its_place(text: str, why: str) -> None:
+    done = run("evaluate", text=text + "\n" + lines(GPT2))
+    refused, answered = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, done.stderr) == (2, "")
+    assert why in refused["error"]["message"]
+    assert "error" not in answered
+
+
+def test_an_option_that_python_does_not_read_names_its_field() -> None:
+    done = run("evaluate", "--model", "gpt2", "--tokens", "9" * 5000)
+    assert done.returncode == 1
+    assert done.stderr.startswith("tokens: ")
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["evaluate"]])
+def test_it_ends_quietly_where_nobody_reads_on(arguments: list[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "calc", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    ) as started:
+        assert started.stdout is not None
+        started.stdout.close()
+        _, complaints = started.communicate(lines(GPT2, GPT2).encode(), timeout=120)
+    assert (started.returncode, complaints) == (1, b"")
+
+
 @pytest.mark.parametrize("scenario", [None, 3, "gpt2", [], [GPT2], {}])
 def test_json_that_is_no_scenario_is_refused(scenario: object) -> None:
     done = run("evaluate", text=lines(scenario))

@@ -231,6 +231,16 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     assert len(error.value.message.split()) > 2
 
 
+@pytest.mark.parametrize("field", ["model", "interconnect"])
+def test_what_lies_too_deep_is_refused(field: str) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"node": deep}
+    with pytest.raises(ScenarioError, match="allowed are 50 levels") as error:
+        evaluate({"model": "gpt2", field: deep})
+    assert error.value.field == field
+
+
 def test_an_unknown_key_comes_with_those_that_are_allowed() -> None:
     with pytest.raises(ScenarioError, match=r"allowed are strategy, tensor, .*, cpu_offload"):
         parse({"model": "gpt2", "parallelism": {"strategey": "fsdp"}})
