@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from calc.errors import ScenarioError
+from calc.numbers import is_number, is_whole
 
 FIELD = "calibration"
 MOST_READINGS = 16
@@ -82,12 +82,7 @@ def _reading(entry: object, name: str) -> BytesReading | Trial:
     except ValueError:
         raise ScenarioError(FIELD, f"{name}: reading is one of {', '.join(Kind)}") from None
     gib = entry.get("gib")
-    if (
-        isinstance(gib, bool)
-        or not isinstance(gib, int | float)
-        or not 0 < gib <= LARGEST_GIB
-        or not math.isfinite(gib)
-    ):
+    if not is_number(gib) or not 0 < gib <= LARGEST_GIB:
         raise ScenarioError(FIELD, f"{name}: gib is a number above 0 and up to {LARGEST_GIB:,}")
     return BytesReading(_batch(entry.get("batch"), "batch", name), kind, round(gib * 2**30), of)
 
@@ -110,9 +105,6 @@ def _only(entry: Mapping[str, Any], keys: tuple[str, ...], name: str) -> None:
 
 
 def _batch(value: object, key: str, name: str) -> int:
-    whole = (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
-    )
-    if not whole or not 1 <= value <= LARGEST_BATCH:  # type: ignore[operator] # `whole` says that it is a number
+    if not is_whole(value) or not 1 <= value <= LARGEST_BATCH:
         raise ScenarioError(FIELD, f"{name}: {key} is a whole number from 1 to {LARGEST_BATCH:,}")
-    return int(value)  # type: ignore[call-overload, no-any-return] # as above
+    return int(value)

@@ -24,8 +24,9 @@ from calc.catalog import custom, gpus, models
 from calc.catalog.config_keys import EXPERT_KEYS, HEAD_KEYS, LAYER_KEYS
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError, only_known
+from calc.numbers import number, shown, whole
 from calc.readings import BytesReading, Trial, read_calibration
-from calc.scaling.layout import Layout, read_layout
+from calc.scaling.layout import DEGREES, MAX_GPUS, Layout, read_layout
 from calc.scaling.offload import offloads
 from calc.scaling.report import USUAL_GPUS_PER_NODE
 
@@ -147,7 +148,6 @@ TEXT_TASKS = frozenset({Task.CAUSAL_LM, Task.MASKED_LM, Task.SEQ2SEQ_LM})
 MAX_SEQUENCE = 4_194_304
 MAX_IMAGE = 8_192
 MAX_BATCH = 100_000_000
-MAX_GPUS = 1_000_000
 
 LONGEST_NAME = 200
 DEEPEST = 50
@@ -247,44 +247,19 @@ def _choice(given: Mapping[str, Any], key: str, kind: type[Choice], default: Cho
     try:
         return kind(value)
     except ValueError:
-        raise ScenarioError(key, f"{_shown(value)} is not known: allowed are {', '.join(kind)}") from None
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _number(value: object, key: str, low: float, high: float) -> float:
-    allowed = f"allowed is a number from {low:,g} to {high:,g}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ScenarioError(key, f"{_shown(value)} is not a number: {allowed}")
-    if not math.isfinite(value) or not low <= value <= high:
-        raise ScenarioError(key, f"{_shown(value)} is out of range: {allowed}")
-    return value
-
-
-def _whole(value: object, key: str, low: int, high: int) -> int:
-    allowed = f"allowed is a whole number from {low:,} to {high:,}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ScenarioError(key, f"{_shown(value)} is not a number: {allowed}")
-    if not math.isfinite(value) or value != int(value):
-        raise ScenarioError(key, f"{_shown(value)} is not whole: {allowed}")
-    if not low <= value <= high:
-        raise ScenarioError(key, f"{_shown(value)} is out of range: {allowed}")
-    return int(value)
+        raise ScenarioError(key, f"{shown(value)} is not known: allowed are {', '.join(kind)}") from None
 
 
 def _optional_whole(given: Mapping[str, Any], key: str, low: int, high: int) -> int | None:
     value = given.get(key)
-    return None if value is None else _whole(value, key, low, high)
+    return None if value is None else whole(value, key, low, high)
 
 
 def _model(value: object) -> ModelChoice:
     if isinstance(value, str):
         return _preset(value)
     if not isinstance(value, Mapping):
-        raise ScenarioError("model", f"{_shown(value)} is no model: give a preset's id or the content of a config.json")
+        raise ScenarioError("model", f"{shown(value)} is no model: give a preset's id or the content of a config.json")
     if custom.is_by_hand(value):
         config = custom.infer_config(value)
         completed = describe_completion(config, ARCHITECTURES)
@@ -317,7 +292,7 @@ def _architecture_exists(key: str) -> None:
     if key not in ARCHITECTURES:
         raise ScenarioError(
             "model",
-            f"{_shown(key)} has no memory model yet: choose another model or paste a config.json of one that has",
+            f"{shown(key)} has no memory model yet: choose another model or paste a config.json of one that has",
         )
 
 
@@ -402,7 +377,7 @@ def _shape(given: Mapping[str, Any], model: ModelChoice, task: Task) -> tuple[Sh
             usual = int(default or 1)
             filled[key] = usual if limit is None else limit.nearest(usual)
             return filled[key]
-        filled[key] = _whole(value, key, 1, high)
+        filled[key] = whole(value, key, 1, high)
         refusal = limit.refusal(filled[key]) if limit is not None else None
         if refusal:
             raise ScenarioError(key, refusal)
@@ -457,7 +432,7 @@ def _gpu(value: object) -> tuple[GpuChoice, Any]:
         card = gpus.gpu(value)
         return GpuChoice(card.id, card.name, card.visible_bytes, card.context_bytes, card), value
     if not isinstance(value, Mapping):
-        raise ScenarioError("gpu", f'{_shown(value)} is no GPU: give a preset\'s id or {{"memory_gib": 24}}')
+        raise ScenarioError("gpu", f'{shown(value)} is no GPU: give a preset\'s id or {{"memory_gib": 24}}')
     only_known(value, GPU_KEYS, "gpu")
     base = gpus.gpu(str(value["id"])) if value.get("id") else None
     if base is None and value.get("memory_gib") is None:
@@ -465,12 +440,12 @@ def _gpu(value: object) -> tuple[GpuChoice, Any]:
     memory = (
         base.visible_bytes
         if base is not None and value.get("memory_gib") is None
-        else round(_number(value["memory_gib"], "gpu.memory_gib", 0.01, 100_000) * GIB)
+        else round(number(value["memory_gib"], "gpu.memory_gib", 0.01, 100_000) * GIB)
     )
     if value.get("overhead_gib") is None:
         overhead = base.context_bytes if base is not None else DEFAULT_CONTEXT_BYTES
     else:
-        overhead = round(_number(value["overhead_gib"], "gpu.overhead_gib", 0, 100_000) * GIB)
+        overhead = round(number(value["overhead_gib"], "gpu.overhead_gib", 0, 100_000) * GIB)
     name = base.name if base is not None else f"a GPU with {memory / GIB:.4g} GiB"
     return GpuChoice(base.id if base is not None else None, name, memory, overhead, base), dict(value)
 
@@ -489,7 +464,7 @@ def _lora_targets(given: Mapping[str, Any]) -> str | tuple[str, ...]:
         return tuple(value)
     raise ScenarioError(
         "lora_targets",
-        f"{_shown(value)} is not known: allowed are all-linear, attention, or a list of module names such as q_proj",
+        f"{shown(value)} is not known: allowed are all-linear, attention, or a list of module names such as q_proj",
     )
 
 
@@ -553,18 +528,18 @@ def _check_run(given: Mapping[str, Any]) -> None:
     """What only the time, cost and convergence of the whole run read."""
     for key, (low, high) in RUN_NUMBERS.items():
         if given.get(key) is not None:
-            _number(given[key], key, low, high)
+            number(given[key], key, low, high)
     dataset = given.get("dataset")
     if dataset is not None and (not isinstance(dataset, str) or len(dataset) > LONGEST_NAME):
-        raise ScenarioError("dataset", f"{_shown(dataset)} is no data set's name")
+        raise ScenarioError("dataset", f"{shown(dataset)} is no data set's name")
     norms = given.get("gradient_norms")
     if norms is None:
         return
     if not isinstance(norms, Mapping):
-        raise ScenarioError("gradient_norms", f"{_shown(norms)} is no object with {', '.join(NORM_KEYS)}")
+        raise ScenarioError("gradient_norms", f"{shown(norms)} is no object with {', '.join(NORM_KEYS)}")
     only_known(norms, NORM_KEYS, "gradient_norms")
     for key in NORM_KEYS:
-        _number(norms.get(key), f"gradient_norms.{key}", *NORM_LIMITS)
+        number(norms.get(key), f"gradient_norms.{key}", *NORM_LIMITS)
 
 
 def _allow(
@@ -578,18 +553,18 @@ def _allow(
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ScenarioError("allow", f'{_shown(value)} is no object such as {{"precision": ["bf16", "amp-bf16"]}}')
+        raise ScenarioError("allow", f'{shown(value)} is no object such as {{"precision": ["bf16", "amp-bf16"]}}')
     allowed: dict[str, list[str]] = {}
     for name, words in value.items():
         if name not in PLANNED:
             raise ScenarioError("allow", f"{name!r} is not the planner's to choose: allowed are {', '.join(PLANNED)}")
         field_name = f"allow.{name}"
         if not isinstance(words, list | tuple) or not words:
-            raise ScenarioError(field_name, f"{_shown(words)} is no list of values: give at least one")
+            raise ScenarioError(field_name, f"{shown(words)} is no list of values: give at least one")
         known = tuple(PLANNED[name])
         wrong = [word for word in words if word not in known]
         if wrong:
-            raise ScenarioError(field_name, f"{_shown(wrong[0])} is not known: allowed are {', '.join(known)}")
+            raise ScenarioError(field_name, f"{shown(wrong[0])} is not known: allowed are {', '.join(known)}")
         allowed[name] = list(words)
     for precision in allowed.get("precision", ()):
         refusal = gpus.precision_refusal(gpu.catalog, precision) if gpu.catalog is not None else None
@@ -614,9 +589,7 @@ def _allow_attention(allowed: Mapping[str, list[str]], gpu: GpuChoice, own: tupl
 def _interconnect(given: Mapping[str, Any]) -> Any:
     value = given.get("interconnect")
     if value is not None and not isinstance(value, str | Mapping):
-        raise ScenarioError(
-            "interconnect", f'{_shown(value)} is no link: give a name, or {{"node": .., "network": ..}}'
-        )
+        raise ScenarioError("interconnect", f'{shown(value)} is no link: give a name, or {{"node": .., "network": ..}}')
     if isinstance(value, Mapping):
         only_known(value, INTERCONNECT_KEYS, "interconnect")
     return value
@@ -625,7 +598,7 @@ def _interconnect(given: Mapping[str, Any]) -> Any:
 def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
     parallelism = given.get("parallelism") or {}
     if not isinstance(parallelism, Mapping):
-        raise ScenarioError("parallelism", f'{_shown(parallelism)} is no object such as {{"strategy": "ddp"}}')
+        raise ScenarioError("parallelism", f'{shown(parallelism)} is no object such as {{"strategy": "ddp"}}')
     return dict(parallelism)
 
 
@@ -715,6 +688,7 @@ def parse(given: Mapping[str, Any]) -> Scenario:
     gpu_count = _optional_whole(given, "gpus", 1, MAX_GPUS) or 1
     parallelism = _parallelism(given)
     layout = read_layout(parallelism, gpu_count)
+    parallelism |= {degree: getattr(layout, degree) for degree in DEGREES if degree in parallelism}
     misfit = next(_misfits(layout, model, shape), None)
     if misfit is not None:
         raise ScenarioError(f"parallelism.{misfit[0]}", misfit[1])
@@ -773,10 +747,10 @@ def _filled(given: Mapping[str, Any], scenario: Scenario, sizes: Mapping[str, in
         filled["nodes"] = scenario.nodes
     if scenario.gpus > 1 or scenario.parallelism:
         filled["parallelism"] = dict(scenario.parallelism)
+    batches = {"global_batch": scenario.global_batch, "micro_batch": scenario.micro_batch}
+    filled |= {key: batch for key, batch in batches.items() if batch is not None}
     as_given = (
         "interconnect",
-        "global_batch",
-        "micro_batch",
         "dataset",
         *RUN_NUMBERS,
         "gradient_norms",

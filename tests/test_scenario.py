@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -30,7 +31,17 @@ class TestDefaults:
         assert evaluate(nulls) == evaluate(bare)
 
     def test_whole_numbers_may_be_written_with_a_point(self) -> None:
-        assert parse({"model": "gpt2", "sequence_length": 128.0}).shape.sequence_length == 128
+        whole = {"sequence_length": 128, "gpus": 2, "nodes": 1, "micro_batch": 2, "global_batch": 16}
+        written = {key: float(value) for key, value in whole.items()}
+        model = {"model": "gpt2", "gpu": "a100-sxm-80gb"}
+        with_point = evaluate({**model, **written, "parallelism": {"tensor": 2.0}})
+        # As text, where 2.0 would not be 2.
+        assert json.dumps(with_point) == json.dumps(evaluate({**model, **whole, "parallelism": {"tensor": 2}}))
+
+    def test_half_a_way_is_none(self) -> None:
+        with pytest.raises(ScenarioError, match="allowed is a whole number from 1 to 1,000,000") as error:
+            evaluate({"model": "gpt2", "gpus": 3, "parallelism": {"tensor": 1.5}})
+        assert error.value.field == "parallelism.tensor"
 
 
 class TestNodes:
@@ -221,6 +232,16 @@ class TestTask:
         ({"dataset": ["imagenet"]}, "dataset"),
         ({"gradient_norms": {"small_batch": 8}}, "gradient_norms.small_batch_norm"),
         ({"tokens": float("inf")}, "tokens"),
+        ({"tokens": 10**400}, "tokens"),
+        ({"sequence_length": 10**400}, "sequence_length"),
+        ({"gpu": {"memory_gib": 10**400}}, "gpu.memory_gib"),
+        ({"gpus": 10**400}, "gpus"),
+        ({"parallelism": {"tensor": 10**400}}, "parallelism.tensor"),
+        ({"calibration": [{"batch": 10**400, "reading": "card", "gib": 8}]}, "calibration"),
+        ({"calibration": [{"batch": 8, "reading": "card", "gib": 10**400}]}, "calibration"),
+        ({"model": {"parameters": 10**400}}, "model"),
+        ({"model": {"model_type": "gpt2", "n_embd": 10**400}}, "model"),
+        ({"model": {"model_type": "gpt2", "resid_pdrop": 10**400}}, "model"),
         ({"epochs": float("nan")}, "epochs"),
     ],
 )

@@ -18,6 +18,7 @@ from calc.catalog import models as model_catalog
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.outlook import DATASET_SAMPLES
+from calc.scaling.layout import MAX_GPUS
 from calc.scaling.published import comparison
 from calc.scenario import (
     DEFAULT_AUDIO_FRAMES,
@@ -26,7 +27,6 @@ from calc.scenario import (
     DEFAULT_SEQUENCE,
     DEFAULT_TARGET,
     MAX_BATCH,
-    MAX_GPUS,
     MAX_IMAGE,
     MAX_SEQUENCE,
     NORM_KEYS,

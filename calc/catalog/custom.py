@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from calc.catalog.configs import complete_config
 from calc.errors import ScenarioError
+from calc.numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -218,7 +219,7 @@ def _read_sizes(spec: Mapping[str, Any]) -> dict[str, int]:
     for name, value in spec.items():
         if name in _NO_SIZES or value is None:
             continue
-        if not _is_number(value) or not 1 <= value <= MAX_SIZE or value != int(value):
+        if not is_whole(value) or not 1 <= value <= MAX_SIZE:
             raise ScenarioError("model", f"{name} must be a whole number from 1 to {MAX_SIZE:,}, not {value!r}")
         sizes[_KEY_BY_NAME[name]] = int(value)
     return sizes
@@ -228,12 +229,8 @@ def _read_parameters(spec: Mapping[str, Any]) -> int | None:
     value = spec.get("parameters")
     if value is None:
         return None
-    if not _is_number(value) or not 1 <= value <= MAX_PARAMETERS:
+    if not is_number(value) or not 1 <= value <= MAX_PARAMETERS:
         raise ScenarioError(
             "model", f"parameters must be a number from 1 to {MAX_PARAMETERS:,}, such as 7e9, not {value!r}"
         )
     return int(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

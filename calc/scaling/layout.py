@@ -7,11 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from calc.errors import ScenarioError, only_known
+from calc.numbers import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+MAX_GPUS = 1_000_000
 DEGREES = ("tensor", "pipeline", "context", "expert")
 KEYS = ("strategy", *DEGREES, "sequence_parallel", "cpu_offload")
 
@@ -71,13 +73,6 @@ class Layout:
         return self.tensor * self.pipeline * (self.shards if self.strategy.stage else 1)
 
 
-def _whole(parallelism: Mapping[str, Any], key: str) -> int:
-    value = parallelism.get(key, 1)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ScenarioError(f"parallelism.{key}", f"{value!r}: give a whole number of at least 1")
-    return value
-
-
 def _word(parallelism: Mapping[str, Any], key: str, words: type[StrEnum], default: StrEnum) -> str:
     word = parallelism.get(key, default.value)
     allowed = [member.value for member in words]
@@ -102,7 +97,7 @@ def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
         If a key or a word is unknown or the degrees do not divide the GPUs.
     """
     only_known(parallelism, KEYS, "parallelism")
-    degrees = {key: _whole(parallelism, key) for key in DEGREES}
+    degrees = {key: whole(parallelism.get(key, 1), f"parallelism.{key}", 1, MAX_GPUS) for key in DEGREES}
     strategy = Strategy(_word(parallelism, "strategy", Strategy, Strategy.DDP))
     cpu_offload = Offload(_word(parallelism, "cpu_offload", Offload, Offload.NONE))
     split = degrees["tensor"] * degrees["pipeline"] * degrees["context"]

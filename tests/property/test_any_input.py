@@ -21,8 +21,8 @@ pytestmark = pytest.mark.property
 EXAMPLES = settings(max_examples=2000 if os.environ.get("THOROUGH") else 150, suppress_health_check=list(HealthCheck))
 
 ODD_VALUES: list[Any] = [
-    None, "", " ", "abc", "0", "1e308", 0, -0.0, -1, 1, 1.0, 1.5, 10**30, 1e308, -1e308, 1e-308, math.nan, math.inf,
-    -math.inf, True, False, [], [1], ["q_proj"], [None], [[1]], {}, {"a": 1}, {"id": 3}, {"strategy": "ddp"},
+    None, "", " ", "abc", "0", "1e308", 0, -0.0, -1, 1, 1.0, 1.5, 10**30, 10**400, 1e308, -1e308, 1e-308, math.nan,
+    math.inf, -math.inf, True, False, [], [1], ["q_proj"], [None], [[1]], {}, {"a": 1}, {"id": 3}, {"strategy": "ddp"},
     {"memory_gib": 24}, "gpt2",
 ]  # fmt: skip
 
