@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from calc.catalog.measured import Limit, Run, Step, measured
 from calc.evaluation import fitted
 from calc.memory import step_memory
+from calc.model_dimensions import parse_dividable
 from calc.replay.tape import Phase
 from calc.scenario import parse
 from calc.timing import step_time
@@ -198,7 +199,7 @@ def report(given: Mapping[str, Any]) -> dict[str, Any]:
     ScenarioError
         As `calc.evaluation.evaluate`.
     """
-    scenario = parse(given)
+    scenario = parse_dividable(given)
     runs = nearest_runs(scenario)
     steps = [comparison for run in runs for comparison in compare_steps(run)]
     return {

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from calc.allocator import OutOfMemoryError
 from calc.errors import ScenarioError
 from calc.memory import step_memory
+from calc.model_dimensions import parse_dividable
 from calc.readings import FIELD, BytesReading, Kind, Trial
-from calc.scenario import Scenario, ZeroGrad, parse
+from calc.scenario import Scenario, ZeroGrad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +136,7 @@ def _scenario_of(scenario: Scenario, reading: BytesReading | Trial) -> Scenario:
     if reading.scenario is None:
         return replace(scenario, calibration=(), activation_share=1.0)
     try:
-        return parse(reading.scenario)
+        return parse_dividable(reading.scenario)
     except ScenarioError as error:
         raise ScenarioError(FIELD, f"the scenario of a reading is wrong: {error}") from None
 

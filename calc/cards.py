@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from calc.errors import ScenarioError
 from calc.evaluation import fitted
+from calc.model_dimensions import parse_dividable
 from calc.scenario import parse
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def fits_on(scenario: Mapping[str, Any], card: str) -> dict[str, Any]:
         scenario, as in a precision that it lacks, ``reason`` instead of the last two.
     """
     try:
-        there = parse({**scenario, "gpu": card, "micro_batch": None})
+        there = parse_dividable({**scenario, "gpu": card, "micro_batch": None})
     except ScenarioError as error:
         return {
             "gpu": card,

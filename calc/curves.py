@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from calc.calibration import calibrated
 from calc.evaluation import chosen_micro_batch, fitted
+from calc.model_dimensions import parse_dividable
 from calc.replay.tape import Phase
-from calc.scenario import parse
 from calc.timing import step_times
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CURVE_POINTS = 24
 
 
 def _fitted(given: Mapping[str, Any]) -> tuple[Scenario, StepMemory, Band]:
-    scenario, _ = calibrated(parse(given))
+    scenario, _ = calibrated(parse_dividable(given))
     return scenario, *fitted(scenario)
 
 

@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from calc.accumulation import divisors
 from calc.architectures import swin, vision_transformers
 from calc.catalog.config_keys import EXPERT_KEYS, HEAD_KEYS, KEY_VALUE_HEAD_KEYS
 from calc.errors import ScenarioError
 from calc.memory import replay
 from calc.replay.tape import Dtype, Phase
-from calc.scenario import Attention, Checkpointing, Loss, Method, Precision
+from calc.scenario import Attention, Checkpointing, Loss, Method, Precision, parse
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,22 +65,52 @@ class ModelDimensions:
 
 
 def refuse_undividable(scenario: Scenario) -> None:
-    """Refuse to divide what is no stack of transformer blocks as if it were one.
+    """Refuse to divide what the model has not.
 
     Raises
     ------
     ScenarioError
-        If there is tensor, pipeline or context parallelism and the model's heads are not known.
+        The first degree of ``parallelism`` that does not go with the model's heads, blocks or experts, with those that
+        are allowed.
     """
-    layout = scenario.layout
-    degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context}
-    divided = next((name for name, degree in degrees.items() if degree > 1), None)
-    if divided is not None and ModelDimensions.of(scenario).heads == 0:
-        raise ScenarioError(
-            f"parallelism.{divided}",
-            f"{scenario.model.name} is no stack of transformer blocks, which alone are divided so (Megatron-LM): "
-            "use 1, and a strategy that divides weights or optimizer state",
+    misfit = next(_misfits(scenario), None)
+    if misfit is not None:
+        raise ScenarioError(f"parallelism.{misfit[0]}", misfit[1])
+
+
+def parse_dividable(given: Mapping[str, Any]) -> Scenario:
+    """`calc.scenario.parse`, and `refuse_undividable`: the scenario that can be answered, or the refusal."""
+    scenario = parse(given)
+    refuse_undividable(scenario)
+    return scenario
+
+
+def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    layout, name = scenario.layout, scenario.model.name
+    divided = [way for way in ("tensor", "pipeline", "context") if getattr(layout, way) > 1]
+    if not divided and layout.expert == 1:
+        return
+    model = ModelDimensions.of(scenario)
+    if divided and model.heads == 0:
+        alone = (
+            "which alone are divided so (Megatron-LM): use 1, and a strategy that divides weights or optimizer state"
         )
+        yield divided[0], f"{name} is no stack of transformer blocks, {alone}"
+    if model.heads % layout.tensor:
+        heads = counted(model.heads, "attention head")
+        yield "tensor", f"{layout.tensor:,} does not divide the {heads}: {_allowed_divisors(model.heads)}"
+    if layout.pipeline > 1 and layout.pipeline > model.layers:
+        layers = counted(model.layers, "layer")
+        yield "pipeline", f"{layout.pipeline:,} stages for {layers}: allowed is 1 to {model.layers:,}"
+    if layout.expert > 1 and model.experts == 1:
+        yield "expert", f"{name} has no experts to divide: allowed is 1"
+    if model.experts % layout.expert:
+        experts = counted(model.experts, "expert")
+        yield "expert", f"{layout.expert:,} does not divide the {experts}: {_allowed_divisors(model.experts)}"
+
+
+def _allowed_divisors(number: int) -> str:
+    return f"allowed are {', '.join(map(str, divisors(number)))}"
 
 
 class _Block(NamedTuple):

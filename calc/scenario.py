@@ -14,14 +14,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from calc.accumulation import divisors
 from calc.architectures.limits import limits
 from calc.architectures.model import Shape
 from calc.architectures.registry import ARCHITECTURES
 from calc.architectures.vision_transformers import TORCHVISION_IMAGE_SIZE
 from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANSFORMERS
 from calc.catalog import custom, gpus, models
-from calc.catalog.config_keys import EXPERT_KEYS, HEAD_KEYS, LAYER_KEYS
+from calc.catalog.config_keys import EXPERT_KEYS
 from calc.catalog.configs import describe_completion
 from calc.errors import ScenarioError, only_known
 from calc.numbers import number, shown, whole
@@ -602,42 +601,20 @@ def _parallelism(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(parallelism)
 
 
-_LATER_LAYER_KEYS = ("decoder_layers", "num_decoder_layers", "num_single_layers")
-"""Layers beyond the first kind: a decoder's behind an encoder, and those of Flux that join image and text."""
-
-
 def _misfits(layout: Layout, model: ModelChoice, shape: Shape) -> Iterator[tuple[str, str]]:
-    """Keys of ``parallelism`` that ask to divide what the model has not, and what is allowed instead.
+    """Keys of ``parallelism`` that the task or another key rules out, and what is allowed instead.
 
-    A number that the configuration does not tell refuses nothing.
+    Heads, layers and experts are the replay's to tell: `calc.model_dimensions.refuse_undividable`.
     """
-    config = model.config
-    heads = math.gcd(_config_value(config, *HEAD_KEYS) or 0, _config_value(config, "decoder_attention_heads") or 0)
-    if heads % layout.tensor:
-        yield "tensor", f"{layout.tensor} does not divide the {heads} attention heads: {_allowed_divisors(heads)}"
-    layers = _config_value(config, *LAYER_KEYS)
-    if layers is not None:
-        layers += _config_value(config, *_LATER_LAYER_KEYS) or 0
-        if layout.pipeline > layers:
-            yield "pipeline", f"{layout.pipeline:,} stages for {layers} layers: allowed is 1 to {layers}"
     is_text = model.task in TEXT_TASKS or model.task is Task.SEQUENCE_CLASSIFICATION
     if layout.context > 1 and not is_text:
         yield "context", f"{model.name} is no language model, whose tokens could be divided: allowed is 1"
     if is_text and layout.context > shape.sequence_length:
         tokens = shape.sequence_length
         yield "context", f"{layout.context:,} parts of {tokens:,} tokens: allowed is 1 to {tokens:,}"
-    experts = _config_value(config, *EXPERT_KEYS)
-    if layout.expert > 1 and experts is None:
-        yield "expert", f"{model.name} has no experts to divide: allowed is 1"
-    if experts is not None and experts % layout.expert:
-        yield "expert", f"{layout.expert} does not divide the {experts} experts: {_allowed_divisors(experts)}"
     offered = offloads(layout.strategy, layout.gpus, alone=layout.data == layout.gpus)
     if layout.cpu_offload not in offered:
         yield "cpu_offload", _offload_refusal(layout, offered)
-
-
-def _allowed_divisors(number: int) -> str:
-    return f"allowed are {', '.join(map(str, divisors(number)))}"
 
 
 def _offload_refusal(layout: Layout, offered: Sequence[str]) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from calc import collectives
+from calc import accuracy, collectives
+from calc.cards import fits_on
 from calc.catalog import models
+from calc.curves import memory_curve
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.memory import replay
 from calc.model_dimensions import ModelDimensions, refuse_undividable
 from calc.multi_gpu import workload_of
+from calc.planner import plan
 from calc.planner.answer import candidates_of, machine_of
 from calc.scaling import Layout, Workload
 from calc.scaling.step_time import model_parallel_seconds
 from calc.scenario import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FABRIC = collectives.read_fabric("nvlink-4+infiniband-ndr-x8")
 
@@ -115,12 +121,12 @@ def test_every_preset_that_tensor_parallelism_divides_passes_something_on() -> N
     divided = []
     for preset in models.presets():
         try:
-            refuse_undividable(parse({"model": preset.id, "gpus": 4, "parallelism": {"tensor": 4}}))
+            refuse_undividable(parse({"model": preset.id, "gpus": 2, "parallelism": {"tensor": 2}}))
         except ScenarioError:
             continue
         work = workload(preset.id)
         assert work.layer_bytes > 0, preset.id
-        for layout in (Layout(tensor=4), Layout(pipeline=4), Layout(context=4)):
+        for layout in (Layout(tensor=2), Layout(pipeline=2), Layout(context=2)):
             assert model_parallel_seconds(work, layout, FABRIC, 8) > 0, preset.id
         divided.append(preset.id)
     assert {"vit-huge-patch14", "vit_h_14", "swin-large", "flux.1-dev", "wav2vec2-large"} <= set(divided)
@@ -133,6 +139,32 @@ def test_what_is_no_stack_of_transformer_blocks_is_refused(model: str, degree: s
         evaluate({"model": model, "gpus": 2, "parallelism": {degree: 2}})
     assert caught.value.field == f"parallelism.{degree}"
     assert evaluate({"model": model, "gpus": 2, "parallelism": {"strategy": "fsdp"}})["scaling"] is not None
+
+
+UNDIVIDABLE = {"model": "vit_b_16", "gpu": "h100-sxm-80gb", "gpus": 5, "parallelism": {"tensor": 5}}
+READ_ON_IT = [{"batch": 8, "reading": "allocated", "gib": 4, "scenario": UNDIVIDABLE}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "given", "field"),
+    [
+        (evaluate, UNDIVIDABLE, "parallelism.tensor"),
+        (plan, UNDIVIDABLE, "parallelism.tensor"),
+        (memory_curve, UNDIVIDABLE, "parallelism.tensor"),
+        (accuracy.report, UNDIVIDABLE, "parallelism.tensor"),
+        (evaluate, {"model": "gpt2", "calibration": READ_ON_IT}, "calibration"),
+    ],
+)
+def test_every_way_to_an_answer_refuses_what_cannot_be_divided(
+    answer: Callable[[dict[str, Any]], object], given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ScenarioError, match="5 does not divide the 12 attention heads: allowed are") as error:
+        answer(given)
+    assert error.value.field == field
+
+
+def test_no_card_takes_what_cannot_be_divided() -> None:
+    assert "does not divide" in fits_on(UNDIVIDABLE, "a100-sxm-80gb")["reason"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from calc.errors import ScenarioError
 from calc.evaluation import evaluate
+from calc.model_dimensions import parse_dividable
 from calc.scenario import EXPERTS_NOT_QUANTIZED, KEYS, Precision, Task, ZeroGrad, parse
 
 
@@ -75,6 +76,13 @@ class TestParallelism:
             ({"model": "whisper-tiny", "gpus": 4, "parallelism": {"tensor": 4}}, "tensor", "1, 2, 3, 6"),
             ({"model": "gpt2", "gpus": 64, "parallelism": {"pipeline": 64}}, "pipeline", "1 to 12"),
             ({"model": "t5-small", "gpus": 13, "parallelism": {"pipeline": 13}}, "pipeline", "1 to 12"),
+            # Their heads and blocks are in no key of a configuration's first level.
+            ({"model": "vit_b_16", "gpus": 5, "parallelism": {"tensor": 5}}, "tensor", "1, 2, 3, 4, 6, 12"),
+            ({"model": "vit_b_16", "gpus": 64, "parallelism": {"pipeline": 64}}, "pipeline", "1 to 12"),
+            ({"model": "swin_t", "gpus": 5, "parallelism": {"tensor": 5}}, "tensor", "1, 3"),
+            ({"model": "swin-tiny", "gpus": 15, "parallelism": {"tensor": 5, "pipeline": 3}}, "tensor", "1, 3"),
+            ({"model": "clip-vit-base-patch32", "gpus": 5, "parallelism": {"tensor": 5}}, "tensor", "1, 2, 4"),
+            ({"model": "clip-vit-base-patch32", "gpus": 64, "parallelism": {"pipeline": 64}}, "pipeline", "1 to 24"),
             ({"model": "resnet50", "gpus": 8, "parallelism": {"context": 8}}, "context", "1"),
             ({"model": "clip-vit-base-patch32", "gpus": 2, "parallelism": {"context": 2}}, "context", "1"),
             (
@@ -100,7 +108,7 @@ class TestParallelism:
     )
     def test_of_what_the_model_has_not_is_refused(self, given: dict[str, Any], field: str, allowed: str) -> None:
         with pytest.raises(ScenarioError, match=rf"allowed (is|are|here:) {allowed}(;|$)") as error:
-            parse(given)
+            evaluate(given)
         assert error.value.field == f"parallelism.{field}"
 
     @pytest.mark.parametrize(
@@ -120,13 +128,8 @@ class TestParallelism:
     def test_that_the_model_can_be_divided_by_is_taken(
         self, model: str, gpus: int, parallelism: dict[str, Any]
     ) -> None:
-        layout = parse({"model": model, "gpus": gpus, "parallelism": parallelism}).layout
+        layout = parse_dividable({"model": model, "gpus": gpus, "parallelism": parallelism}).layout
         assert all(str(getattr(layout, key)) == str(value) for key, value in parallelism.items())
-
-    @pytest.mark.parametrize("model", ["resnet50", "swin-tiny", "sd-1.5-unet", "clip-vit-base-patch32"])
-    def test_an_unknown_number_of_heads_or_layers_refuses_nothing(self, model: str) -> None:
-        layout = parse({"model": model, "gpus": 15, "parallelism": {"tensor": 5, "pipeline": 3}}).layout
-        assert (layout.tensor, layout.pipeline, layout.data) == (5, 3, 1)
 
 
 class TestExperts:
