@@ -299,6 +299,12 @@ class TestFlashAttention:
                 parse({**FLASH, "gpu": gpu, "precision": precision})
             assert error.value.field == "attention"
 
+    @pytest.mark.parametrize("gpu", ["m3-max-64gb", "arc-b580-12gb", {"id": "max-1550-64gb", "memory_gib": 32}])
+    def test_has_no_kernel_for_apple_and_intel(self, gpu: Any) -> None:
+        with pytest.raises(ScenarioError, match=r"NVIDIA's .* and AMD's GPUs, not .*: choose sdpa") as error:
+            parse({**FLASH, "gpu": gpu})
+        assert error.value.field == "attention"
+
     @pytest.mark.parametrize("gpu", ["mi300x-192gb", {"memory_gib": 24}])
     def test_nothing_is_known_against_other_cards(self, gpu: Any) -> None:
         assert parse({**FLASH, "gpu": gpu}).attention == "flash-attention-2"

@@ -54,6 +54,8 @@ FLASH_ATTENTION_2 = "flash-attention-2"
 FLASH_CAPABILITY = (8, 0)
 """The least compute capability that the package flash-attn has kernels for: "FlashAttention only supports Ampere GPUs
 or newer" (csrc/flash_attn/flash_api.cpp, mha_fwd)."""
+FLASH_VENDORS = ("NVIDIA", "AMD")
+"""Whose GPUs flash-attn has kernels for: those of CUDA and ROCm (README.md, Installation and features)."""
 RESIDENT_THREADS = 2048
 """Threads that a multiprocessor holds at once, by the CUDA programming guide's table of technical specifications; AMD's
 compute units are taken to hold as many, other makers' too."""
@@ -266,12 +268,15 @@ def precision_refusal(card: Gpu, precision: str) -> str | None:
 def attention_refusal(card: Gpu | None, attention: str, precision: str) -> str | None:
     """Return why an attention implementation cannot run and what to choose instead, or None where it can.
 
-    flash-attn takes fp16 and bf16 alone, on NVIDIA's Ampere and newer (csrc/flash_attn/flash_api.cpp, mha_fwd). Of
-    AMD's cards it has kernels of its own, and of a card given by its size nothing is known: both are taken.
+    flash-attn takes fp16 and bf16 alone, on NVIDIA's Ampere and newer (csrc/flash_attn/flash_api.cpp, mha_fwd). For
+    AMD's cards it has kernels of its own, for other makers' none (its README: CUDA or ROCm). Of a card given by its
+    size nothing is known: it is taken.
     """
     if attention != FLASH_ATTENTION_2:
         return None
     capability = card.compute_capability if card is not None else None
+    if card is not None and card.vendor not in FLASH_VENDORS:
+        return f"{attention} is made for NVIDIA's (Ampere or newer) and AMD's GPUs, not {card.name}: choose sdpa"
     if card is not None and capability is not None and capability < FLASH_CAPABILITY:
         return (
             f"{card.name} ({card.architecture}, compute capability {capability[0]}.{capability[1]}) has no kernel of "
