@@ -26,7 +26,8 @@ def answer_sentence(result: Mapping[str, Any]) -> str:
     if largest == 0:
         needed = result["memory"]["peak_allocated_bytes"]
         usable = result["gpu"]["usable_bytes"]
-        return f"Nothing fits yet: {model} needs {gib(needed)} for one sample; {card} gives {gib(usable)}."
+        samples = "one sample" if result["micro_batch"] == 1 else f"{result['micro_batch']:,} samples"
+        return f"Nothing fits yet: {model} needs {gib(needed)} for {samples}; {card} gives {gib(usable)}."
     sentence = f"Micro-batch {largest:,} fits {model} on {card}."
     sentence += f" {largest + 1:,} would exceed the card by {gib(result['next_needs_bytes'])}."
     return f"{sentence} Safe {result['max_micro_batch_safe']:,}, optimistic {result['max_micro_batch_optimistic']:,}."

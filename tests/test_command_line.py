@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from calc.evaluation import evaluate
+from calc.summary import gib
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2 = {"model": "gpt2", "sequence_length": 128, "gpu": {"memory_gib": 8}}
@@ -137,6 +138,13 @@ def test_options_give_readable_text() -> None:
     assert "Micro-batch" in done.stdout
     assert "GiB" in done.stdout
     assert "Weights" in done.stdout
+
+
+@pytest.mark.parametrize(("options", "samples"), [([], "one sample"), (["--micro-batch", "1600"], "1,600 samples")])
+def test_what_does_not_fit_is_of_the_micro_batch_that_was_asked_for(options: list[str], samples: str) -> None:
+    done = run("evaluate", "--model", "gpt2-xl", "--gpu", '{"memory_gib": 8}', *options)
+    needed = evaluate({"model": "gpt2-xl", "gpu": {"memory_gib": 8}, "micro_batch": int(options[-1]) if options else 1})
+    assert f"needs {gib(needed['memory']['peak_allocated_bytes'])} for {samples};" in done.stdout
 
 
 def test_a_wrong_option_names_its_field() -> None:
