@@ -255,6 +255,12 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     assert len(error.value.message.split()) > 2
 
 
+@pytest.mark.parametrize(("field", "kind"), [("gpu", "GPU"), ("model", "preset")])
+def test_an_id_like_no_other_ends_its_sentence(field: str, kind: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"there is no {kind} 'zzzzzz'\. Give a "):
+        parse({"model": "gpt2", field: "zzzzzz"})
+
+
 @pytest.mark.parametrize("field", ["model", "interconnect"])
 def test_what_lies_too_deep_is_refused(field: str) -> None:
     deep: dict[str, Any] = {}

@@ -49,6 +49,10 @@ def matching(query: str, entries: Iterable[Entry], text_of: Callable[[Entry], st
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known ids nearest to a wrong one; empty where none is near."""
+    """Return how a sentence ends that ends in a wrong id: with the nearest known ones, or its stop where none is near.
+
+    >>> closest("gpt-2", ["gpt2", "resnet50"]), closest("foo", ["gpt2", "resnet50"])
+    ('; did you mean gpt2?', '.')
+    """
     near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"; did you mean {' or '.join(near)}?" if near else "."
