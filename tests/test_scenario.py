@@ -255,6 +255,35 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     assert len(error.value.message.split()) > 2
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "phi", "partial_rotary_factor": 0}, r"partial_rotary_factor 0 .*allowed is from 0\.03125 to 1"),
+        ({"model_type": "phi", "partial_rotary_factor": 0.01}, "partial_rotary_factor 0.01 .*allowed is from"),
+        ({"model_type": "qwen2_moe", "shared_expert_intermediate_size": 0}, "from 1 to 1,000,000, not 0"),
+        ({"model_type": "convnext", "depths": [3, 3]}, "hidden_sizes must have as many entries as depths, 2, not 4"),
+        ({"model_type": "convnext", "hidden_sizes": [8]}, "hidden_sizes must have as many entries as depths, 4, not 1"),
+        ({"model_type": "swin", "num_heads": [3]}, "num_heads must have as many entries as depths, 4, not 1"),
+        ({"_class_name": "UNet2DConditionModel", "attention_head_dim": [1]}, "as block_out_channels, 4, not 1"),
+        ({"_class_name": "UNet2DConditionModel", "block_out_channels": [320, 640]}, "as block_out_channels, 2, not 4"),
+        ({"model_type": "deberta-v2", "pos_att_type": 7, "relative_attention": True}, r"'c2p\|p2c', .*not 7"),
+        ({"model_type": "deberta", "pos_att_type": [7], "relative_attention": True}, r"'c2p\|p2c', .*not \[7\]"),
+    ],
+)
+def test_a_configuration_that_no_model_can_have_is_refused(config: dict[str, Any], why: str) -> None:
+    with pytest.raises(ScenarioError, match=why) as error:
+        evaluate({"model": config})
+    assert error.value.field == "model"
+
+
+def test_a_text_names_what_debertas_attention_compares() -> None:
+    deberta = {"model_type": "deberta", "relative_attention": True}
+    as_text, as_list = (
+        evaluate({"model": {**deberta, "pos_att_type": kinds}})["parameters"] for kinds in ("c2p|p2c", ["c2p", "p2c"])
+    )
+    assert as_text == as_list > evaluate({"model": deberta})["parameters"]
+
+
 @pytest.mark.parametrize(("field", "kind"), [("gpu", "GPU"), ("model", "preset")])
 def test_an_id_like_no_other_ends_its_sentence(field: str, kind: str) -> None:
     with pytest.raises(ScenarioError, match=rf"there is no {kind} 'zzzzzz'\. Give a "):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from calc.architectures.decoder_parts import NormKind, Rotary
 from calc.architectures.generic_decoder import Decoder, Options, Order
+from calc.catalog.config_keys import FIELD
+from calc.errors import ScenarioError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,10 +44,20 @@ def usual(config: Mapping[str, Any]) -> Options:
 
 
 def rotary_width(config: Mapping[str, Any], head_width: int) -> int:
-    """The part of a head that rotary positions turn."""
+    """The part of a head that rotary positions turn: at least one pair of its elements.
+
+    Raises
+    ------
+    ScenarioError
+        If the configuration's share of the head holds no pair.
+    """
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    return head_width if share is None else int(head_width * share)
+    width = head_width if share is None else int(head_width * share)
+    if width < 2 <= head_width:
+        what = f"partial_rotary_factor {share!r} turns no pair of a head {head_width} wide"
+        raise ScenarioError(FIELD, f"{what}: allowed is from {2 / head_width:.4g} to 1")
+    return width
 
 
 def cut(config: Mapping[str, Any], *, tables_per_layer: bool = False, holds_parts: bool = False) -> Options:

@@ -20,6 +20,7 @@ from calc.errors import ScenarioError
 _MAX_BY_KEY = {
     **dict.fromkeys((*LAYER_KEYS, "decoder_layers", "num_decoder_layers", "num_single_layers"), 10_000),
     **dict.fromkeys((*WIDTH_KEYS, *FEED_FORWARD_KEYS, "decoder_ffn_dim", "moe_intermediate_size"), 1_000_000),
+    "shared_expert_intermediate_size": 1_000_000,
     **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "hidden_dim", "projection_dim"), 1_000_000),
     **dict.fromkeys((*HEAD_KEYS, *KEY_VALUE_HEAD_KEYS, "decoder_attention_heads"), 100_000),
     **dict.fromkeys((*EXPERT_KEYS, "num_experts_per_tok"), 100_000),
@@ -56,6 +57,14 @@ _PER_STAGE = (
     "cross_attention_dim",
     "only_cross_attention",
 )
+_ENTRY_PER_STAGE = {
+    "hidden_sizes": "depths",
+    "num_heads": "depths",
+    "down_block_types": "block_out_channels",
+    "up_block_types": "block_out_channels",
+    **dict.fromkeys(_PER_STAGE, "block_out_channels"),
+}
+"""Keys whose lists hold one entry for each stage, and the key that tells the stages."""
 
 
 def is_diffusers(model_type: str) -> bool:
@@ -109,6 +118,17 @@ def check_values(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     layer_types = config.get("layer_types")
     if isinstance(layer_types, list) and len(layer_types) != layers:
         raise ScenarioError(FIELD, f"layer_types has {len(layer_types)} entries for {layers} layers")
+    for key, stages in _ENTRY_PER_STAGE.items():
+        _check_entries(config, key, stages)
+
+
+def _check_entries(config: Mapping[str, Any], key: str, stages: str) -> None:
+    """Refuse a list that does not have an entry for each of a model's stages."""
+    entries, per_stage = config.get(key), config.get(stages)
+    if not isinstance(entries, list | tuple) or not isinstance(per_stage, list | tuple):
+        return
+    if len(entries) != len(per_stage):
+        raise ScenarioError(FIELD, f"{key} must have as many entries as {stages}, {len(per_stage)}, not {len(entries)}")
 
 
 def _check_kind(key: str, value: Any, default: Any) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from calc.catalog.config_keys import FIELD
+from calc.errors import ScenarioError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -93,9 +96,12 @@ def _gpt_neo(config: dict[str, Any]) -> None:
         config["attention_types"] = [[["global", "local"], config["num_layers"] // 2]]
 
 
-def _deberta_v2(config: dict[str, Any]) -> None:
-    if isinstance(config["pos_att_type"], str):
-        config["pos_att_type"] = [part.strip() for part in config["pos_att_type"].lower().split("|")]
+def _deberta(config: dict[str, Any]) -> None:
+    kinds = config["pos_att_type"]
+    if isinstance(kinds, str):
+        kinds = config["pos_att_type"] = [part.strip() for part in kinds.lower().split("|")]
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise ScenarioError(FIELD, f"pos_att_type must be a text such as 'c2p|p2c', or a list of such, not {kinds!r}")
 
 
 def _swin(config: dict[str, Any]) -> None:
@@ -127,7 +133,8 @@ _BY_TYPE: dict[str, Callable[[dict[str, Any]], None]] = {
     "falcon": _falcon,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
-    "deberta-v2": _deberta_v2,
+    "deberta": _deberta,
+    "deberta-v2": _deberta,
     "swin": _swin,
     "swinv2": _swin,
     "smollm3": _smollm3,
