@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calc.errors import ScenarioError
+from calc.numbers import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+UNKNOWN_CARD_LINK = "pcie-4"
+"""What joins GPUs of which nothing but the size is known."""
+USUAL_NETWORK = "ethernet-100g"
 # In-switch reduction needs more than this many GPUs in one node (measured: 4 H200 fall back to the ring).
 _SWITCH_REDUCTION_MINIMUM = 4
 
@@ -102,16 +106,14 @@ def _link(name: str, kind: str) -> Link:
     return link
 
 
-def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "ethernet-100g") -> Fabric:
+def read_fabric(interconnect: str | Mapping[str, Any]) -> Fabric:
     """Read a scenario's ``interconnect``.
 
     Parameters
     ----------
     interconnect : str or Mapping
         ``"nvlink-4"``, ``"nvlink-4+infiniband-ndr"``, ``"nvlink-4+infiniband-ndr-x8"`` (adapters per node), or an
-        object with ``node``, ``network`` and ``adapters_per_node``.
-    default_network : str
-        Network where none is named.
+        object with ``node``, ``network`` and ``adapters_per_node``. Where no network is named it is `USUAL_NETWORK`.
 
     Raises
     ------
@@ -121,16 +123,16 @@ def read_fabric(interconnect: str | Mapping[str, Any], default_network: str = "e
     adapters: object
     if isinstance(interconnect, str):
         node, _, rest = interconnect.partition("+")
-        network, adapters = rest or default_network, 1
-        if counted := re.fullmatch(r"(.+)-x(\d+)", network):
+        network, adapters = rest or USUAL_NETWORK, 1
+        if counted := re.fullmatch(r"(.+)-x(\d{1,9})", network):
             network, adapters = counted[1], int(counted[2])
     else:
         node = str(interconnect.get("node", ""))
-        network = str(interconnect.get("network", default_network))
+        network = str(interconnect.get("network", USUAL_NETWORK))
         adapters = interconnect.get("adapters_per_node", 1)
-    if not isinstance(adapters, int) or not 1 <= adapters <= 64:
+    if not is_whole(adapters) or not 1 <= adapters <= 64:
         raise ScenarioError("interconnect", f"{adapters!r} adapters per node: give a whole number from 1 to 64")
-    return Fabric(_link(node, "node"), _link(network, "network"), adapters)
+    return Fabric(_link(node, "node"), _link(network, "network"), int(adapters))
 
 
 def default_node_link(
@@ -186,7 +188,7 @@ _SERVER_NETWORKS = {
 
 def default_network(node_link: str) -> str:
     """Name the network that servers with this link usually have; 100 Gbit/s Ethernet for all but NVIDIA's own."""
-    return _SERVER_NETWORKS.get(node_link, "ethernet-100g")
+    return _SERVER_NETWORKS.get(node_link, USUAL_NETWORK)
 
 
 def ring_latency(passes: int, gpus: int, nodes: int, fabric: Fabric) -> float:

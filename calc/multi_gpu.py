@@ -91,7 +91,7 @@ def _own_link(scenario: Scenario) -> str:
     """Name the link that the scenario's card has to its neighbours."""
     card = scenario.gpu.catalog
     if card is None or scenario.gpus == 1:
-        return "pcie-4"
+        return collectives.UNKNOWN_CARD_LINK
     per_node = -(-scenario.gpus // scenario.nodes)
     link = collectives.default_node_link(
         card.link_name, card.link_bytes_per_second, card.pcie_bytes_per_second, per_node, card.bridge_gpus

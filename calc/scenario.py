@@ -22,6 +22,7 @@ from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANS
 from calc.catalog import custom, gpus, models
 from calc.catalog.config_keys import EXPERT_KEYS
 from calc.catalog.configs import describe_completion
+from calc.collectives import UNKNOWN_CARD_LINK, default_network, read_fabric
 from calc.errors import ScenarioError, only_known
 from calc.numbers import number, shown, whole
 from calc.readings import BytesReading, Trial, read_calibration
@@ -445,6 +446,13 @@ def _gpu(value: object) -> tuple[GpuChoice, Any]:
         overhead = base.context_bytes if base is not None else DEFAULT_CONTEXT_BYTES
     else:
         overhead = round(number(value["overhead_gib"], "gpu.overhead_gib", 0, 100_000) * GIB)
+    if overhead >= memory:
+        key, allowed = (
+            ("memory_gib", f"give more than the {overhead / GIB:.4g} GiB that a process takes, or overhead_gib too")
+            if value.get("overhead_gib") is None
+            else ("overhead_gib", f"allowed is less than the card's {memory / GIB:.4g} GiB")
+        )
+        raise ScenarioError(f"gpu.{key}", f"{value[key]:g} GiB leave nothing for the training: {allowed}")
     name = base.name if base is not None else f"a GPU with {memory / GIB:.4g} GiB"
     return GpuChoice(base.id if base is not None else None, name, memory, overhead, base), dict(value)
 
@@ -591,6 +599,12 @@ def _interconnect(given: Mapping[str, Any]) -> Any:
         raise ScenarioError("interconnect", f'{shown(value)} is no link: give a name, or {{"node": .., "network": ..}}')
     if isinstance(value, Mapping):
         only_known(value, INTERCONNECT_KEYS, "interconnect")
+    # One GPU is joined to none, but a link that is not known is wrong there too.
+    if isinstance(value, Mapping):
+        node = str(value.get("node") or UNKNOWN_CARD_LINK)
+        read_fabric({**value, "node": node, "network": value.get("network") or default_network(node)})
+    elif value is not None:
+        read_fabric(value)
     return value
 
 
