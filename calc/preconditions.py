@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from calc.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -100,13 +102,10 @@ def attention_argument(run: RunSettings) -> str:
 
 
 def _sizes(run: RunSettings) -> str:
-    sizes = [
-        (run.sequence_length, "{:,} tokens"),
-        (run.target_length, "{:,} target tokens"),
-        (run.image_size, "{0:,} x {0:,} pixels"),
-        (run.audio_frames, "{:,} audio frames"),
-    ]
-    said = [text.format(size) for size, text in sizes if size]
+    sizes = {"token": run.sequence_length, "target token": run.target_length, "audio frame": run.audio_frames}
+    said = [counted(size, noun) for noun, size in sizes.items() if size]
+    if run.image_size:
+        said.append(f"{run.image_size:,} x {run.image_size:,} pixels")
     return f"samples of up to {', '.join(said)}" if said else ""
 
 

@@ -68,12 +68,12 @@ class RunSettings:
 
     @property
     def rate(self) -> float:
-        """The suggested learning rate, or a placeholder by optimizer.
+        """The suggested learning rate to six digits, the same in every file, or a placeholder by optimizer.
 
         SGD's is 0.1 for 256 samples and grows with the batch up to 8,192 (Goyal et al. 2017, arXiv:1706.02677).
         """
         if self.learning_rate is not None:
-            return self.learning_rate
+            return float(f"{self.learning_rate:.6g}")
         if self.optimizer in _LIKE_SGD:
             return float(f"{0.1 * min(self.global_batch, 8192) / 256:.3g}")
         return _PLACEHOLDER_RATES.get(self.optimizer, _PLACEHOLDER_RATE)

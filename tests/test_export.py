@@ -133,6 +133,20 @@ def test_settings_from_a_scenario() -> None:
     assert 'dtype="bfloat16"' in text
 
 
+def test_a_rate_has_six_digits_in_every_file() -> None:
+    texts = {
+        row["id"]: row.get("text", "") for row in export.export_all(dataclasses.replace(RUN, learning_rate=2e-4 / 3))
+    }
+    assert all("6.66667e-05" in texts[name] for name in ("training-arguments", "deepspeed", "loop"))
+    assert not any("6.666666" in text for text in texts.values())
+
+
+def test_one_token_is_one() -> None:
+    loop = {row["id"]: row.get("text", "") for row in export.export_all(dataclasses.replace(RUN, sequence_length=1))}
+    assert any("samples of up to 1 token" in text for text in loop.values())
+    assert not any("1 tokens" in text for text in loop.values())
+
+
 def test_presets_are_loaded_by_their_published_names() -> None:
     fitting = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb"}
     exports = {row["id"]: row.get("text", "") for row in export.exports_of(evaluate(fitting))}

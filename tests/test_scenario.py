@@ -111,6 +111,12 @@ class TestParallelism:
             evaluate(given)
         assert error.value.field == f"parallelism.{field}"
 
+    def test_one_gpu_and_one_replica_are_one(self) -> None:
+        with pytest.raises(ScenarioError, match="is 2, which does not divide 1 GPU: "):
+            parse({"model": "gpt2", "parallelism": {"tensor": 2}})
+        with pytest.raises(ScenarioError, match=r"2 does not divide the 1 data-parallel replica$"):
+            parse({"model": "mixtral-8x7b", "parallelism": {"expert": 2}})
+
     @pytest.mark.parametrize(
         ("model", "gpus", "parallelism"),
         [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from calc.errors import ScenarioError, only_known
 from calc.numbers import whole
+from calc.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,13 +105,13 @@ def read_layout(parallelism: Mapping[str, Any], gpus: int) -> Layout:
     if gpus % split:
         raise ScenarioError(
             "parallelism",
-            f"tensor x pipeline x context is {split}, which does not divide {gpus} GPUs: change the degrees or use a "
-            f"multiple of {split}",
+            f"tensor x pipeline x context is {split}, which does not divide {counted(gpus, 'GPU')}: change the degrees "
+            f"or use a multiple of {split}",
         )
     data = gpus // split
     if data % degrees["expert"]:
         raise ScenarioError(
-            "parallelism.expert", f"{degrees['expert']} does not divide the {data} data-parallel replicas"
+            "parallelism.expert", f"{degrees['expert']:,} does not divide the {counted(data, 'data-parallel replica')}"
         )
     return Layout(
         strategy=strategy,
