@@ -22,9 +22,9 @@ FLASH_WIDEST_HEAD = 256
 """Widest head of torch's flash kernel (sdp_utils.cpp, check_head_dim_size_flash)."""
 
 
-def boolean_mask(tape: Tape, queries: int, keys: int, *, batched: bool = False) -> Tensor:
+def boolean_mask(tape: Tape, queries: int, keys: int) -> Tensor:
     """A boolean mask (queries, keys), made once for the model."""
-    return tape.empty((queries, keys), Dtype.BOOL, batched=batched)
+    return tape.empty((queries, keys), Dtype.BOOL, batched=False)
 
 
 def runs_in(q: Tensor) -> Dtype:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from calc.replay.tape import Tensor
 
 
-def make_divisible(value: float, divisor: int = 8) -> int:
-    """The nearest multiple of ``divisor``, never below nine tenths of the value (models/_utils.py, _make_divisible)."""
-    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * value else rounded
+def divisible_by_8(value: float) -> int:
+    """The nearest multiple of 8, never below nine tenths of the value (models/_utils.py, _make_divisible)."""
+    rounded = max(8, int(value + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * value else rounded
 
 
 def activate_inplace(name: str | None, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from calc.architectures.convolutional import ConvNorm, SqueezeExcitation, global_average, make_divisible
+from calc.architectures.convolutional import ConvNorm, SqueezeExcitation, divisible_by_8, global_average
 from calc.architectures.images import classification_loss, image_batch, stochastic_depth
 from calc.replay import ops
 from calc.replay.layers import Blocks
@@ -177,7 +177,7 @@ def mobilenet_v3_plan(
             kernel,
             stride,
             act,
-            squeezed=make_divisible(expanded // 4) if squeeze else 0,
+            squeezed=divisible_by_8(expanded // 4) if squeeze else 0,
             gate="hardsigmoid",
             dilation=2 if dilated and index >= len(rows) - 3 else 1,
         )
@@ -187,7 +187,7 @@ def mobilenet_v3_plan(
 
 
 def _mnasnet(alpha: float) -> Plan:
-    depths = [make_divisible(depth * alpha) for depth in (32, 16, 24, 40, 80, 96, 192, 320)]
+    depths = [divisible_by_8(depth * alpha) for depth in (32, 16, 24, 40, 80, 96, 192, 320)]
     blocks = [Inverted(depths[0], depths[0], depths[1], inplace=False)]
     stacks = ((3, 2, 3, 3), (5, 2, 3, 3), (5, 2, 6, 3), (3, 1, 6, 2), (5, 2, 6, 4), (3, 1, 6, 1))
     inputs = depths[1]
@@ -256,7 +256,7 @@ def _efficientnet(stages: Sequence[Stage], *, dropout: float, last: int = 0) -> 
     for stage in stages:
         for index in range(stage.count):
             inputs = stage.inputs if index == 0 else stage.outputs
-            expanded = make_divisible(inputs * stage.expansion)
+            expanded = divisible_by_8(inputs * stage.expansion)
             blocks.append(
                 Inverted(
                     inputs,
@@ -278,8 +278,8 @@ def _scaled(width: float, depth: float, dropout: float) -> Plan:
     stages = [
         replace(
             stage,
-            inputs=make_divisible(stage.inputs * width),
-            outputs=make_divisible(stage.outputs * width),
+            inputs=divisible_by_8(stage.inputs * width),
+            outputs=divisible_by_8(stage.outputs * width),
             count=ceil(stage.count * depth),
         )
         for stage in V1_STAGES

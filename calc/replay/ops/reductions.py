@@ -31,10 +31,10 @@ def vector_norm(x: Tensor, groups: int) -> Tensor:
     return tape.record(out, [x], backward)
 
 
-def mean_last(x: Tensor, groups: int, dtype: Dtype | None = None) -> Tensor:
+def mean_last(x: Tensor, groups: int) -> Tensor:
     """``x.mean(-1, keepdim=True)``: keeps nothing; backward makes the broadcast gradient whole."""
     tape = x.tape
-    out = tape.empty((groups,), dtype or x.dtype, batched=x.batched)
+    out = tape.empty((groups,), x.dtype, batched=x.batched)
     tape.kernel([x], [out])
     shape, kind, batched = x.shape, x.dtype, x.batched
 
