@@ -191,6 +191,14 @@ def default_network(node_link: str) -> str:
     return _SERVER_NETWORKS.get(node_link, USUAL_NETWORK)
 
 
+def completed(named: Mapping[str, Any], node_link: str) -> str | Mapping[str, Any]:
+    """Return an object's interconnect for `read_fabric`, with what it leaves open as servers with this link have it."""
+    network = named.get("network") or default_network(node_link)
+    if "adapters_per_node" in named:
+        return {"adapters_per_node": named["adapters_per_node"], "node": node_link, "network": network}
+    return f"{node_link}+{network}"
+
+
 def ring_latency(passes: int, gpus: int, nodes: int, fabric: Fabric) -> float:
     """Latency of a ring, in seconds: ``launch + passes x [(n - nodes) hop_node + (nodes - 1) hop_network]``.
 

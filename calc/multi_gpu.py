@@ -80,11 +80,7 @@ def interconnect_of(scenario: Scenario) -> str | Mapping[str, Any]:
     if isinstance(given, str):
         return given
     named: Mapping[str, Any] = given or {}
-    link = named.get("node") or _own_link(scenario)
-    network = named.get("network") or collectives.default_network(link)
-    if "adapters_per_node" in named:
-        return {"adapters_per_node": named["adapters_per_node"], "node": link, "network": network}
-    return f"{link}+{network}"
+    return collectives.completed(named, named.get("node") or _own_link(scenario))
 
 
 def _own_link(scenario: Scenario) -> str:

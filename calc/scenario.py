@@ -22,7 +22,7 @@ from calc.architectures.vision_transformers import VARIANTS as TORCHVISION_TRANS
 from calc.catalog import custom, gpus, models
 from calc.catalog.config_keys import EXPERT_KEYS
 from calc.catalog.configs import describe_completion
-from calc.collectives import UNKNOWN_CARD_LINK, default_network, read_fabric
+from calc.collectives import UNKNOWN_CARD_LINK, completed, read_fabric
 from calc.errors import ScenarioError, only_known
 from calc.numbers import number, shown, whole
 from calc.readings import BytesReading, Trial, read_calibration
@@ -602,7 +602,7 @@ def _interconnect(given: Mapping[str, Any]) -> Any:
     # One GPU is joined to none, but a link that is not known is wrong there too.
     if isinstance(value, Mapping):
         node = str(value.get("node") or UNKNOWN_CARD_LINK)
-        read_fabric({**value, "node": node, "network": value.get("network") or default_network(node)})
+        read_fabric(completed(value, node))
     elif value is not None:
         read_fabric(value)
     return value

@@ -304,6 +304,12 @@ def test_an_id_like_no_other_ends_its_sentence(field: str, kind: str) -> None:
         parse({"model": "gpt2", field: "zzzzzz"})
 
 
+@pytest.mark.parametrize("gpus", [1, 16])
+def test_a_network_in_an_object_may_count_its_adapters(gpus: int) -> None:
+    network = {"network": "infiniband-hdr-x8"}
+    assert parse({"model": "gpt2", "gpus": gpus, "interconnect": network}).interconnect == network
+
+
 @pytest.mark.parametrize("field", ["model", "interconnect"])
 def test_what_lies_too_deep_is_refused(field: str) -> None:
     deep: dict[str, Any] = {}
