@@ -75,7 +75,7 @@ RECIPES = [
     recipe(checkpointing, precision, changes=(checkpointing != "none") + (precision != "bf16"))
     for checkpointing, precision in itertools.product(("none", "full"), ("bf16", "amp-bf16"))
 ]
-LAYOUTS = planner.layouts(16, largest_tensor=4, layers=24, heads=16, sequence_length=8192)
+LAYOUTS = planner.layouts((1, 2, 4, 8, 16), largest_tensor=4, layers=24, heads=16, sequence_length=8192)
 MACHINE = Machine(
     gpus=16,
     gpus_per_node=8,
@@ -246,12 +246,36 @@ def test_beyond_the_samples_nothing_is_promised() -> None:
 
 
 def test_layouts_multiply_to_the_gpus() -> None:
-    found = planner.layouts(16, largest_tensor=8, layers=24, heads=12, experts=8)
+    found = planner.layouts(planner.gpu_counts(16, 8), largest_tensor=8, layers=24, heads=12, experts=8)
     assert {layout.gpus for layout in found} == {1, 2, 4, 8, 16}
     assert max(layout.tensor for layout in found) == 4
     assert max(layout.pipeline for layout in found) == 8
     assert max(layout.expert for layout in found) == 8
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "per_node", "batches", "counts"),
+    [
+        (16, 8, (512,), [1, 2, 4, 8, 16]),
+        # Halves of 24 keep its factor of three; 16 make 512.
+        (24, 8, (512,), [1, 2, 3, 4, 6, 8, 12, 16, 24]),
+        # 25 divide 500 and are one too many; 20 go on four nodes of five as there are four.
+        (24, 6, (500,), [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24]),
+        # Of three nodes of three GPUs, eight would need four.
+        (9, 3, (), [1, 2, 4, 9]),
+        (7, 7, (1,), [1, 2, 4, 7]),
+    ],
+)
+def test_numbers_of_gpus_that_nodes_hold_and_batches_are_made_by(
+    gpus: int, per_node: int, batches: tuple[int, ...], counts: list[int]
+) -> None:
+    assert planner.gpu_counts(gpus, per_node, batches) == counts
+
+
+def test_gpus_go_on_as_few_nodes_as_hold_them_evenly() -> None:
+    by_hand = {(16, 8): 2, (24, 8): 3, (20, 8): 4, (6, 8): 1, (10, 4): 5, (7, 4): 7}
+    assert {key: planner.nodes_for(*key) for key in by_hand} == by_hand
 
 
 @pytest.mark.parametrize(("batch", "recipes"), [(0, RECIPES), (8, [])])

@@ -113,6 +113,20 @@ def test_the_plan_is_a_scenario_that_fits() -> None:
     assert "samples at a time" in found["text"]
 
 
+def test_a_batch_that_all_gpus_cannot_share_evenly_is_made_on_as_many_as_can() -> None:
+    # 24 replicas do not divide 512, nor do their halves: 16 do, on two nodes of eight.
+    given = {"model": "gpt2", "gpu": "a100-sxm-80gb", "gpus": 24, "global_batch": 512, "loss": "fused"}
+    found = planner.plan(given)
+    sixteen = evaluation.evaluate({**given, "gpus": 16, "nodes": 2, "micro_batch": 32})
+    assert sixteen["scaling"]["layout"]["data"] * 32 == 512
+    assert found["best"]["update_seconds"] <= 1.05 * sixteen["step_seconds"]
+    assert found["scenario"]["gpus"] == 16
+    assert found["scenario"]["nodes"] == 2
+    assert evaluation.evaluate(found["scenario"])["step_seconds"] == pytest.approx(
+        found["best"]["update_seconds"], rel=0.02
+    )
+
+
 LONG = {**LLAMA, "tokens": 128_000 * 2048}
 
 

@@ -17,7 +17,19 @@ from calc.goal import Goal, dollars_text, hours_text
 from calc.model_dimensions import ModelDimensions
 from calc.multi_gpu import host_bytes_per_second_of, interconnect_of
 from calc.planner.recipes import choices_of, recipe_of
-from calc.planner.search import TIE_SHARES, Candidates, Machine, best, layouts, least, pareto, search, within
+from calc.planner.search import (
+    TIE_SHARES,
+    Candidates,
+    Machine,
+    best,
+    gpu_counts,
+    layouts,
+    least,
+    nodes_for,
+    pareto,
+    search,
+    within,
+)
 from calc.scenario import TEXT_TASKS, Objective, parse
 from calc.wording import counted
 
@@ -107,7 +119,7 @@ def candidates_of(scenario: Scenario, machine: Machine, updates: Mapping[int, fl
     model = ModelDimensions.of(scenario)
     stacked = model.heads > 0
     tried = layouts(
-        scenario.gpus,
+        gpu_counts(machine.gpus, machine.gpus_per_node, updates),
         largest_tensor=min(machine.gpus_per_node, scenario.gpus),
         layers=model.layers if stacked else 1,
         heads=model.key_value_heads if stacked else 1,
@@ -133,10 +145,7 @@ def scenario_of(scenario: Scenario, plan: Plan) -> dict[str, Any]:
         "sequence_parallel": layout.sequence_parallel,
         "cpu_offload": layout.cpu_offload.value,
     }
-    per_node = -(-scenario.gpus // scenario.nodes)
-    # As few nodes as hold the plan's GPUs evenly.
-    least = -(-layout.gpus // per_node)
-    filled["nodes"] = next(nodes for nodes in range(least, layout.gpus + 1) if layout.gpus % nodes == 0)
+    filled["nodes"] = nodes_for(layout.gpus, -(-scenario.gpus // scenario.nodes))
     return filled
 
 

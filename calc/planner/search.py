@@ -35,7 +35,7 @@ from calc.scaling.step_time import (
 from calc.scenario import Objective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from calc.collectives import Fabric
 
@@ -134,18 +134,53 @@ def _powers(limit: int, divides: int) -> list[int]:
     return found
 
 
+def nodes_for(gpus: int, gpus_per_node: int) -> int:
+    """As few nodes as hold the GPUs evenly."""
+    least_nodes = math.ceil(gpus / gpus_per_node)
+    return next(nodes for nodes in range(least_nodes, gpus + 1) if gpus % nodes == 0)
+
+
+def gpu_counts(gpus: int, gpus_per_node: int, batches: Iterable[int] = ()) -> list[int]:
+    """List the numbers of GPUs worth trying: all of them, powers of two, the most that divide a batch, and halves.
+
+    Replicas have to divide a batch to make it exactly, and every other degree is a power of two: 24 GPUs never make a
+    batch of 512, but 16 of them do, and 20 one of 500. A number that only more nodes than there are would hold evenly
+    is left out; a half of one that they hold they hold too.
+
+    Parameters
+    ----------
+    gpus, gpus_per_node : int
+        GPUs at hand.
+    batches : Iterable[int]
+        The global batches that will do, in samples.
+    """
+    nodes = math.ceil(gpus / gpus_per_node)
+    powers = [2**place for place in range(gpus.bit_length())]
+    whole = {gpus, *(count for count in powers if nodes_for(count, gpus_per_node) <= nodes)}
+    for batch in batches:
+        dividing = (count for count in reversed(divisors(batch)) if count <= gpus)
+        whole.add(next(count for count in dividing if nodes_for(count, gpus_per_node) <= nodes))
+    return sorted({count >> place for count in whole for place in range((count & -count).bit_length())})
+
+
 def layouts(
-    gpus: int, *, largest_tensor: int = 8, layers: int = 1, heads: int = 1, experts: int = 1, sequence_length: int = 0
+    counts: Sequence[int],
+    *,
+    largest_tensor: int = 8,
+    layers: int = 1,
+    heads: int = 1,
+    experts: int = 1,
+    sequence_length: int = 0,
 ) -> list[Layout]:
-    """List the ways to divide up to ``gpus`` GPUs: powers of two of each degree, every strategy, offloading.
+    """List the ways to divide so many GPUs: powers of two of each degree, every strategy, offloading.
 
     A sequence is divided as long as each GPU keeps `SHORTEST_CONTEXT_SHARE` of it. What waits in the host's memory is
     what :func:`calc.scaling.offload.offloads` allows.
 
     Parameters
     ----------
-    gpus : int
-        GPUs at hand; fewer are tried too, by halves.
+    counts : Sequence[int]
+        Numbers of GPUs, such as :func:`gpu_counts` finds.
     largest_tensor : int
         Largest tensor-parallel degree: usually the GPUs of a node.
     layers, heads, experts : int
@@ -153,12 +188,8 @@ def layouts(
     sequence_length : int
         Tokens of a sequence; 0 where samples are none.
     """
-    counts = {gpus}
-    while min(counts) % 2 == 0:
-        counts.add(min(counts) // 2)
-    counts.add(1)
     found = []
-    for count in sorted(counts):
+    for count in counts:
         degrees = product(
             _powers(min(largest_tensor, count), heads),
             _powers(count, layers),
@@ -244,7 +275,7 @@ class Candidates:
             backward_seconds=backward,
             accumulation_steps=plan.accumulation_steps,
         )
-        nodes = math.ceil(plan.layout.gpus / self.machine.gpus_per_node)
+        nodes = nodes_for(plan.layout.gpus, self.machine.gpus_per_node)
         return step_parts(
             work,
             plan.layout,
@@ -378,8 +409,8 @@ class _Scores:
         return np.where(each(lambda layout: layout.gpus > 1) > 0, total / (1 - _unmodelled(steps)), total)
 
     def _per_node(self, layout: Layout) -> int:
-        """GPUs of the layout on its fullest node, as even as the nodes that it takes allow."""
-        return math.ceil(layout.gpus / math.ceil(layout.gpus / self.machine.gpus_per_node))
+        """GPUs of the layout on each node that it takes."""
+        return layout.gpus // nodes_for(layout.gpus, self.machine.gpus_per_node)
 
     def _exchange(self, work: Workload, layout: Layout) -> Exchange:
         return data_parallel_exchange(work, layout, self.machine.fabric, self._per_node(layout))
