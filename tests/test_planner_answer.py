@@ -219,6 +219,37 @@ def test_an_open_batch_weighs_data_against_steps() -> None:
     assert scenario.global_batch is None
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "gpt2", "gpu": "a100-sxm-80gb", "gpus": 24, "tokens": 2.5e9},
+        {"model": "resnet50", "gpu": "a100-sxm-80gb", "gpus": 3, "epochs": 90, "dataset": "imagenet"},
+    ],
+    ids=["gpt2", "resnet50"],
+)
+def test_an_open_batch_is_tried_on_all_gpus_whatever_their_number(given: dict[str, Any]) -> None:
+    own = evaluation.evaluate(given)
+    critical = own["convergence"]["critical_batch"]
+    middle = (critical["low"] * critical["high"]) ** 0.5 / (1024 if critical["unit"] == "tokens" else 1)
+    # As it is set, at the data that its batch needs to the loss of a small one.
+    own_seconds = own["run"]["seconds"] * (1 + own["micro_batch"] * given["gpus"] / middle)
+    found = planner.plan({**given, "objective": "time"})
+    assert found["best"]["run_seconds"] <= 1.05 * own_seconds
+    # Three divides the GPUs, and with them every batch that all of them make.
+    assert found["scenario"]["gpus"] == given["gpus"]
+    assert found["best"]["global_batch"] % 3 == 0
+    assert f"and the scenario's own {own['micro_batch'] * given['gpus']:,}," in found["notes"][1]
+    assert "powers of two and 3 times such up to" in found["notes"][1]
+    met = planner.plan({**given, "deadline_hours": own_seconds / 3600})
+    assert met["goal_met"] is True
+
+
+def test_batches_to_try_where_none_is_asked_for() -> None:
+    assert answer.open_batches(8, 2.0) == [1, 2, 4, 8]
+    assert answer.open_batches(24, 6.0) == [1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert answer.open_batches(97, 0.1) == [1]
+
+
 def test_a_batch_of_millions_is_planned_by_its_divisors() -> None:
     found = planner.plan({**GPT2, "global_batch": 100_000_000})
     assert found["candidates"] < 10_000

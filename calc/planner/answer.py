@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _FRONT_POINTS = 40
 # How often a best plan that the allocator's replay refuses is struck out before the planner gives up.
 _CHECKS = 8
-# Where the batch is open, powers of two are tried up to this many times the critical batch: there the steps are within
-# a quarter of the fewest, and the data five times the least.
+# Where the batch is open, it is tried up to this many times the critical batch: there the steps are within a quarter of
+# the fewest, and the data five times the least.
 _BEYOND_CRITICAL = 4
 _LARGEST_OPEN_BATCH = 2**24
 
@@ -82,11 +82,21 @@ def machine_of(scenario: Scenario, price: cost.Price | None) -> Machine:
     )
 
 
-def batches_of(scenario: Scenario, critical_batch: Mapping[str, Any] | None) -> dict[int, float]:
+def batches_of(scenario: Scenario, critical_batch: Mapping[str, Any] | None, own_batch: int) -> dict[int, float]:
     """List the global batches that will do, with the updates of the run at each; 1 where its length is not known.
 
-    A batch that is not asked for is open: powers of two up to some times the critical batch. The run's length is then
-    what a small batch would need, and a larger one needs ``1 + B / B_crit`` times as much to the same loss.
+    A batch that is not asked for is open: :func:`open_batches`, up to some times the critical batch, and the scenario's
+    own. The run's length is then what a small batch would need, and a larger one needs ``1 + B / B_crit`` times as much
+    to the same loss.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was asked.
+    critical_batch : Mapping or None
+        The estimates of the critical batch.
+    own_batch : int
+        Samples that the scenario as it is set takes at once.
 
     Raises
     ------
@@ -103,9 +113,27 @@ def batches_of(scenario: Scenario, critical_batch: Mapping[str, Any] | None) -> 
             "global_batch", "no critical batch is known for this run: give the batch, or gradient norms"
         )
     critical = critical_samples(scenario, critical_batch)
-    largest = min(_BEYOND_CRITICAL * critical, _LARGEST_OPEN_BATCH)
-    powers = [2**place for place in range(int(math.log2(max(1, largest))) + 1)]
-    return {batch: cost.update_count(samples * tradeoff.examples_factor(batch, critical), batch) for batch in powers}
+    # A batch that no field takes is none to plan with.
+    own = {own_batch} if own_batch <= _LARGEST_OPEN_BATCH else set()
+    return {
+        batch: cost.update_count(samples * tradeoff.examples_factor(batch, critical), batch)
+        for batch in sorted(own.union(open_batches(scenario.gpus, critical)))
+    }
+
+
+def odd_factor(number: int) -> int:
+    """What is left of a number when it is halved as often as it can be."""
+    return number // (number & -number)
+
+
+def open_batches(gpus: int, critical: float) -> list[int]:
+    """List the batches to try where none is asked for: powers of two, and the same times the GPUs' odd factor.
+
+    Without that factor all the GPUs together never make a batch exactly.
+    """
+    largest = int(max(1, min(_BEYOND_CRITICAL * critical, _LARGEST_OPEN_BATCH)))
+    factors = (1, odd_factor(gpus))
+    return sorted({factor << place for factor in factors for place in range((largest // factor).bit_length())})
 
 
 def critical_samples(scenario: Scenario, critical_batch: Mapping[str, Any]) -> float:
@@ -363,7 +391,8 @@ def _planned(given: str) -> str:
     priced = price is not None
     own = evaluate_parsed(asked)
     scenario, _ = calibrated(asked)
-    updates = batches_of(scenario, own["convergence"]["critical_batch"])
+    own_batch = own["micro_batch"] * scenario.layout.data
+    updates = batches_of(scenario, own["convergence"]["critical_batch"], own_batch)
     found = candidates_of(scenario, machine_of(scenario, price), updates)
     met = within(found, goal.deadline_seconds, goal.budget_dollars)
     objective = Objective(asked.filled.get("objective") or ("cost" if goal.deadline_seconds else "time"))
@@ -402,10 +431,13 @@ def _planned(given: str) -> str:
         notes.append(why(chosen, objective, other, goal_met=goal_met, priced=priced))
     if scenario.global_batch is None:
         critical = critical_samples(scenario, own["convergence"]["critical_batch"])
+        odd = odd_factor(scenario.gpus)
+        powers = "powers of two" if odd == 1 else f"powers of two and {odd:,} times such"
+        own_too = f", and the scenario's own {own_batch:,}," if own_batch in updates else ""
         notes.append(
-            f"The batch was open: powers of two up to {max(updates):,} were tried, and the data to one loss counted as "
-            f"1 + batch / {critical:,.0f} times the least, {critical:,.0f} samples being the middle of the estimates "
-            "of the critical batch."
+            f"The batch was open: {powers} up to {max(open_batches(scenario.gpus, critical)):,}{own_too} were tried, "
+            f"and the data to one loss counted as 1 + batch / {critical:,.0f} times the least, {critical:,.0f} samples "
+            "being the middle of the estimates of the critical batch."
         )
     feasible = int(met.feasible.sum())
     return json.dumps(
