@@ -64,6 +64,7 @@ def recipe(checkpointing: str = "none", precision: str = "bf16", changes: int = 
             layers=24,
             layer_bytes=2**24,
             key_value_bytes=2**22,
+            head_share=0.1 * state,
             recomputes=checkpointing != "none",
         ),
         shape=ModelShape(gathered_bytes=2 * GIB, gradient_bytes=2 * state * GIB, block_share=1 / 24),

@@ -387,9 +387,12 @@ class _Scores:
         def each(value: Callable[[Layout], float]) -> Array:
             return np.array([value(layout) for layout in layouts], dtype=float)[:, None]
 
-        # Layers and head are those of the model, whatever the recipe.
-        work = self.between[0]
-        ways = each(lambda layout: layout.tensor * layout.context / slowest_stage_share(work, layout.pipeline))
+        # A fused loss does not multiply by the head as another does, so that the slowest stage is the recipe's own.
+        slowest = [
+            [layout.tensor * layout.context / slowest_stage_share(work, layout.pipeline) for layout in layouts]
+            for work in self.between
+        ]
+        ways = np.array(slowest)[self.between_of][:, :, None]
         forward, backward = (passed[:, None] / ways for passed in (self.forward, self.backward))
         columns = _by_field(_EXCHANGED, [[self._exchange(work, at) for at in layouts] for work in self.between])
 
