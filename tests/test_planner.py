@@ -14,7 +14,7 @@ from calc import collectives, scaling
 from calc.accumulation import divisors
 from calc.errors import ScenarioError
 from calc.planner import search as planner
-from calc.planner.search import COMPONENTS, PHASES, Machine, Plan, Recipe
+from calc.planner.search import COMPONENTS, PHASES, WITHOUT_GRADIENTS, Held, Machine, Plan, Recipe, Timed
 from calc.scaling import Layout, ModelShape, Offload, Strategy, Workload
 from calc.scaling.memory import Division, division, pipeline_activation_share
 from calc.scenario import Objective
@@ -32,28 +32,37 @@ def recipe(checkpointing: str = "none", precision: str = "bf16", changes: int = 
     state = {"bf16": 1, "amp-bf16": 2}[precision]
     samples = (1, 4, 64, largest)
     varying = {"activations": 0.125 * factor, "logits_and_loss": 0.25, "temporaries": 0.01}
-    component_bytes: dict[str, dict[str, list[float]]] = {}
-    for phase in PHASES:
-        held = {
-            "weights": 2 * state * GIB,
-            "gradients": 2 * state * GIB * (phase != "forward"),
-            "optimizer_state": 4 * state * GIB,
-            "casts": GIB * (state - 1),
-            "workspace": GIB // 32,
-        }
-        component_bytes[phase] = {name: [float(value)] * 4 for name, value in held.items()}
-        for name, share in varying.items():
-            stepping = 2.0 * GIB if name == "temporaries" else 0.0
-            component_bytes[phase][name] = [stepping if phase == "step" else share * batch * GIB for batch in samples]
-    seconds = [0.01 + 0.002 * batch for batch in samples]
+
+    def held_bytes(*, accumulating: bool) -> dict[str, dict[str, list[float]]]:
+        found: dict[str, dict[str, list[float]]] = {}
+        for phase in PHASES:
+            held = {
+                "weights": 2 * state * GIB,
+                "gradients": 2 * state * GIB * (accumulating or phase != "forward"),
+                "optimizer_state": 4 * state * GIB,
+                "casts": GIB * (state - 1),
+                "workspace": GIB // 32,
+            }
+            found[phase] = {name: [float(value)] * 4 for name, value in held.items()}
+            for name, share in varying.items():
+                stepping = 2.0 * GIB if name == "temporaries" else 0.0
+                found[phase][name] = [stepping if phase == "step" else share * batch * GIB for batch in samples]
+        if not accumulating:
+            # Backward's peak with the activations and an eighth of the gradients.
+            rest = {name: [value / 8 for value in found["backward"][name]] for name in ("gradients", "temporaries")}
+            found[WITHOUT_GRADIENTS] = {**found["backward"], **rest}
+            found["backward"] |= {"activations": [0.7 * value for value in found["backward"]["activations"]]}
+        return found
+
     recomputed = 2 if checkpointing == "none" else 3
+    seconds = [(1 + recomputed) * (0.01 + 0.002 * batch) for batch in samples]
     return Recipe(
         settings={"checkpointing": checkpointing, "precision": precision},
         changes=changes,
-        micro_batches=samples,
-        component_bytes=component_bytes,
-        forward_seconds=seconds,
-        backward_seconds=[recomputed * value for value in seconds],
+        accumulating=Held(samples, held_bytes(accumulating=True)),
+        single=Held(samples, held_bytes(accumulating=False)),
+        timed=Timed(samples, [0.9 * value + 0.02 for value in seconds], seconds, [0.03] * 4),
+        forward_share=1 / (1 + recomputed),
         work=Workload(
             forward_seconds=0,
             backward_seconds=0,
@@ -87,8 +96,8 @@ MACHINE = Machine(
 )
 
 
-def interpolated(recipe_: Recipe, values: Sequence[float], batch: int) -> float:
-    points = list(zip(recipe_.micro_batches, values, strict=True))
+def interpolated(sampled: Held | Timed, values: Sequence[float], batch: int) -> float:
+    points = list(zip(sampled.micro_batches, values, strict=True))
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if x0 <= batch <= x1:
             return y0 + (y1 - y0) * (batch - x0) / (x1 - x0)
@@ -127,15 +136,20 @@ def brute_force(
             continue
         steps = global_batch // (layout.data * batch)
         memory = 0
-        for phase, bytes_ in chosen.component_bytes.items():
-            parts = {name: round(interpolated(chosen, bytes_[name], batch)) for name in COMPONENTS}
+        held = chosen.single if steps == 1 else chosen.accumulating
+        for phase, bytes_ in held.component_bytes.items():
+            parts = {name: round(interpolated(held, bytes_[name], batch)) for name in COMPONENTS}
             memory = max(memory, divided(parts, division(layout, chosen.shape), layout, phase, steps))
         if memory > machine.limit_bytes:
             continue
+        timed = chosen.timed
+        passing = interpolated(timed, timed.single, batch)
+        if steps > 1:
+            passing = interpolated(timed, timed.further, batch) + interpolated(timed, timed.once, batch) / steps
         work = dataclasses.replace(
             planner.at_micro_batch(chosen.work, batch),
-            forward_seconds=interpolated(chosen, chosen.forward_seconds, batch),
-            backward_seconds=interpolated(chosen, chosen.backward_seconds, batch),
+            forward_seconds=chosen.forward_share * passing,
+            backward_seconds=(1 - chosen.forward_share) * passing,
             accumulation_steps=steps,
         )
         nodes = -(-layout.gpus // machine.gpus_per_node)

@@ -6,9 +6,11 @@ import json
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from calc import collectives, cost, explained_rows, outlook
+from calc.accumulation import divisors
 from calc.calibration import calibrated
 from calc.convergence import tradeoff
 from calc.errors import ScenarioError
@@ -155,7 +157,10 @@ def candidates_of(scenario: Scenario, machine: Machine, updates: Mapping[int, fl
         sequence_length=scenario.shape.sequence_length if scenario.model.task in TEXT_TASKS else 0,
     )
     largest_ways = max(layout.tensor * layout.pipeline * layout.context for layout in tried)
-    recipes = [recipe_of(scenario, settings, max(updates), largest_ways) for settings in choices_of(scenario)]
+    micro_batches = sorted({part for batch in updates for part in divisors(batch)})
+    replicas = {layout.data for layout in tried}
+    single = sorted({batch // count for batch, count in product(updates, replicas) if batch % count == 0})
+    recipes = [recipe_of(scenario, settings, micro_batches, single, largest_ways) for settings in choices_of(scenario)]
     return search(recipes, tried, machine, updates)
 
 

@@ -1,4 +1,4 @@
-"""Recipes from a scenario: each allowed choice of settings replayed once and sampled at a few micro-batches."""
+"""Recipes from a scenario: each allowed choice of settings replayed, and sampled at some micro-batches."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from calc.memory import step_memory
 from calc.multi_gpu import workload_of
 from calc.optimizer_step import OptimizerStep
 from calc.outlook import passes_split
-from calc.planner.search import COMPONENTS, Recipe
+from calc.planner.search import COMPONENTS, WITHOUT_GRADIENTS, Held, Recipe, Timed
 from calc.replay.tape import Phase
-from calc.scaling import Layout, host_optimizer_seconds
-from calc.scenario import PLANNED, TEXT_TASKS
+from calc.scaling import Layout, Strategy, host_optimizer_seconds
+from calc.scenario import PLANNED, TEXT_TASKS, ZeroGrad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from calc.memory import ReplayedStep, StepMemory
     from calc.scenario import Scenario
 
-# Micro-batches at which a recipe is sampled; between them bytes and seconds are taken as linear.
+# Bytes with all gradients kept are linear between micro-batches this many times apart. Without, their peak moves from
+# where gradients are there to where activations are; and seconds go in steps, by tiles and waves of products. Both are
+# sampled wherever a plan may ask, but for what lies nearer than the lesser factor.
 _SAMPLE_FACTOR = 4
+_NEAREST_FACTOR = 1.2
+# Ranks so many that none holds a byte of the gradients.
+_GRADIENTS_FAR_APART = Layout(strategy=Strategy.ZERO2, data=2**50)
+# Passes of an update long enough to show what each takes further.
+_MANY_PASSES = 32
 _PASSES_REMEMBERED = 1024
 
 
@@ -55,14 +62,14 @@ def _samples(memory: StepMemory, limit_bytes: int, ways: int, largest: int) -> l
     return [*found, end]
 
 
-_PASSES: dict[tuple[ReplayedStep, float, int, Phase], dict[str, Any]] = {}
+_PASSES: dict[tuple[ReplayedStep, object, float, int, Phase], dict[str, Any]] = {}
 
 
 def _moving(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, Any]:
     """`moving_bytes`, once for all optimizers where it is a pass: what moves there is the step's alone."""
     if phase is Phase.STEP:
         return moving_bytes(memory, micro_batch, phase)
-    key = (memory.step, memory.activation_share, micro_batch, phase)
+    key = (memory.step, memory.shares, memory.activation_share, micro_batch, phase)
     if key not in _PASSES:
         if len(_PASSES) >= _PASSES_REMEMBERED:
             _PASSES.clear()
@@ -70,30 +77,87 @@ def _moving(memory: StepMemory, micro_batch: int, phase: Phase) -> dict[str, Any
     return _PASSES[key]
 
 
-def _component_bytes(memory: StepMemory, samples: Sequence[int]) -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = {}
-    for phase in Phase:
-        columns: dict[str, list[float]] = {name: [] for name in COMPONENTS}
-        for micro_batch in samples:
-            moving = _moving(memory, micro_batch, phase)
-            values = {
-                "weights": memory.weights_bytes,
-                "gradients": moving["gradients"][0],
-                "optimizer_state": memory.state_bytes,
-                "activations": moving["activations"][0],
-                "logits_and_loss": moving["logits"][0],
-                "casts": moving["casts"][0],
-                "temporaries": moving["temporaries"][0],
-                "workspace": memory.workspace_bytes,
-            }
-            for name, value in values.items():
-                columns[name].append(float(value))
-        found[phase.value] = columns
+def _component_bytes(
+    memory: StepMemory, samples: Sequence[int], moving_at: Callable[[int], dict[str, int]]
+) -> dict[str, list[float]]:
+    columns: dict[str, list[float]] = {name: [] for name in COMPONENTS}
+    for micro_batch in samples:
+        moving = moving_at(micro_batch)
+        values = {
+            "weights": memory.weights_bytes,
+            "gradients": moving["gradients"],
+            "optimizer_state": memory.state_bytes,
+            "activations": moving["activations"],
+            "logits_and_loss": moving["logits"],
+            "casts": moving["casts"],
+            "temporaries": moving["temporaries"],
+            "workspace": memory.workspace_bytes,
+        }
+        for name, value in values.items():
+            columns[name].append(float(value))
+    return columns
+
+
+def _held(memory: StepMemory, samples: Sequence[int]) -> Held:
+    def moving_in(phase: Phase) -> Callable[[int], dict[str, int]]:
+        return lambda micro_batch: {name: found[0] for name, found in _moving(memory, micro_batch, phase).items()}
+
+    return Held(samples, {phase.value: _component_bytes(memory, samples, moving_in(phase)) for phase in Phase})
+
+
+def _held_single(memory: StepMemory, divided: StepMemory, samples: Sequence[int]) -> Held:
+    """What an update of one pass holds, at backward's peak with gradients and at that of a GPU with none of them.
+
+    ``divided`` is the same step on such a GPU.
+    """
+    profile = memory.step.profile
+
+    def moving(micro_batch: int) -> dict[str, int]:
+        found = {name: nbytes for name, (nbytes, _) in _moving(divided, micro_batch, Phase.BACKWARD).items()}
+        instant = divided.instants(micro_batch)[Phase.BACKWARD]
+        alive = profile.alive_at(instant, memory.sizes(micro_batch))
+        return found | {"gradients": sum(alive[storage] for storage in alive.keys() & profile.gradients)}
+
+    held = _held(memory, samples)
+    if memory.step.gradients_kept:
+        return held
+    return Held(samples, {**held.component_bytes, WITHOUT_GRADIENTS: _component_bytes(memory, samples, moving)})
+
+
+def _apart(micro_batches: Iterable[int], end: int) -> list[int]:
+    """Of ascending micro-batches those up to an end that are not too near the one before."""
+    found: list[int] = []
+    for micro_batch in micro_batches:
+        if micro_batch <= end and (not found or micro_batch >= _NEAREST_FACTOR * found[-1]):
+            found.append(micro_batch)
     return found
 
 
-def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_batch: int, ways: int) -> Recipe:
+def _timed(
+    single: throughput.Work,
+    accumulating: throughput.Work,
+    machine: throughput.Machine,
+    precision: str,
+    samples: Sequence[int],
+) -> Timed:
+    """Time the passes of a step whose update has one, and of a step that accumulates."""
+
+    def passes(work: throughput.Work, count: int) -> list[float]:
+        times = [work.time(micro_batch, machine, precision, count) for micro_batch in samples]
+        return [time.seconds - time.optimizer_seconds for time in times]
+
+    two, many = passes(accumulating, 2), passes(accumulating, _MANY_PASSES)
+    further = [(longer - shorter) / (_MANY_PASSES - 2) for shorter, longer in zip(two, many, strict=True)]
+    once = [shorter - 2 * each for shorter, each in zip(two, further, strict=True)]
+    return Timed(samples, passes(single, 1), further, once)
+
+
+def recipe_of(
+    scenario: Scenario, settings: Mapping[str, str], micro_batches: Sequence[int], single: Sequence[int], ways: int
+) -> Recipe:
     """Replay a scenario under settings and sample it.
+
+    As in :func:`calc.evaluation.fitted`, an update of one pass keeps no gradients but where the scenario does.
 
     Parameters
     ----------
@@ -101,32 +165,36 @@ def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_bat
         Of one or more GPUs; the recipe is what one with the whole model does.
     settings : Mapping
         A value for each choice.
-    largest_micro_batch : int
-        Beyond which nothing is asked.
+    micro_batches, single : Sequence[int]
+        Those that may be asked for, ascending, and those of updates of one pass among them.
     ways : int
         Into how many parts activations may be divided.
     """
     words: dict[str, Any] = {name: kind(settings[name]) for name, kind in PLANNED.items()}
     changed = replace(scenario, **words, layout=Layout())
     memory = step_memory(changed, gradients_kept=True)
-    samples = _samples(memory, scenario.gpu.limit_bytes, ways, largest_micro_batch)
+    kept = scenario.zero_grad is ZeroGrad.KEEP
+    alone = step_memory(changed, gradients_kept=kept)
+    divided = step_memory(replace(changed, layout=_GRADIENTS_FAR_APART), gradients_kept=kept)
+    samples = _samples(memory, scenario.gpu.limit_bytes, ways, micro_batches[-1])
+    # Where none is within reach the first says that nothing beyond is known.
+    samples_single = _apart(single, samples[-1]) or [1]
     card = scenario.gpu.catalog
     if card is None:
         raise ScenarioError("gpu", "the planner needs the card's speed: choose a card from the list")
-    machine = throughput.Machine.of(card)
     precision = words["precision"]
-    work = throughput.Work.of(
-        memory.step.profile, OptimizerStep.of(words["optimizer"], memory.step.parameters, precision)
-    )
-    times = [work.time(micro_batch, machine, str(precision)) for micro_batch in samples]
-    passes = [passes_split(changed, time, 1) for time in times]
+    optimizer = OptimizerStep.of(words["optimizer"], memory.step.parameters, precision)
+    work_single, work = (throughput.Work.of(each.step.profile, optimizer) for each in (alone, memory))
+    machine = throughput.Machine.of(card)
+    time = work_single.time(1, machine, str(precision))
+    forward, backward = passes_split(changed, time, 1)
     return Recipe(
         settings=dict(settings),
         changes=sum(str(getattr(scenario, name)) != value for name, value in settings.items()),
-        micro_batches=samples,
-        component_bytes=_component_bytes(memory, samples),
-        forward_seconds=[forward for forward, _ in passes],
-        backward_seconds=[backward for _, backward in passes],
+        accumulating=_held(memory, samples),
+        single=_held_single(alone, divided, samples_single),
+        timed=_timed(work_single, work, machine, str(precision), _apart(micro_batches, samples[-1])),
+        forward_share=forward / (forward + backward),
         work=workload_of(
             changed,
             memory.step,
@@ -134,7 +202,7 @@ def recipe_of(scenario: Scenario, settings: Mapping[str, str], largest_micro_bat
             accumulation_steps=1,
             forward_seconds=0.0,
             backward_seconds=0.0,
-            optimizer_seconds=times[0].optimizer_seconds,
+            optimizer_seconds=time.optimizer_seconds,
         ),
         shape=memory.step.shape_for_division,
         host_update_seconds=host_optimizer_seconds(memory.step.trainable_count),

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 PHASES = ("forward", "backward", "step")
+# Where gradients come and go backward peaks with most of them there, or, of a GPU that keeps a part of them alone, with
+# most of the activations.
+WITHOUT_GRADIENTS = "backward, without gradients"
 COMPONENTS = (
     "weights",
     "gradients",
@@ -64,21 +67,54 @@ _EXCHANGED = tuple(field.name for field in fields(Exchange))
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """One GPU's behaviour under one choice of settings, sampled at some micro-batches and linear between them.
+class Held:
+    """Bytes on one GPU, ``component_bytes[phase][component]``, at some micro-batches and linear between them."""
 
-    ``component_bytes[phase][component]`` and the seconds are as long as ``micro_batches``. ``work`` holds what does not
-    depend on the micro-batch; its ``layer_bytes``, ``key_value_bytes`` and ``routed_bytes`` are per sample.
-    ``changes`` counts the settings that differ from the scenario's, to prefer the simpler plan. ``host_update_seconds``
-    is the whole model's update on one host, where its state waits there.
+    micro_batches: Sequence[int]
+    component_bytes: Mapping[str, Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of one GPU's passes at some micro-batches and linear between them.
+
+    ``single`` is the pass of an update that has no other. With more each takes ``further``, and the update ``once`` on
+    top: the first kernels wait for the host, and the host may lag behind at the end.
+    """
+
+    micro_batches: Sequence[int]
+    single: Sequence[float]
+    further: Sequence[float]
+    once: Sequence[float]
+
+    def pass_seconds(self, micro_batch: int, accumulation_steps: int) -> float:
+        """Seconds of one of an update's passes, on average."""
+
+        def at(values: Sequence[float]) -> float:
+            return float(np.interp(micro_batch, self.micro_batches, values))
+
+        if accumulation_steps == 1:
+            return at(self.single)
+        return at(self.further) + at(self.once) / accumulation_steps
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One GPU's behaviour under one choice of settings.
+
+    ``accumulating`` is what it holds with the gradients of earlier passes there throughout, ``single`` in an update of
+    one pass, where they need not be, at the peak `WITHOUT_GRADIENTS` too. ``forward_share`` is forward's part of a
+    pass's seconds. ``work`` holds what does not depend on the micro-batch; its ``layer_bytes``, ``key_value_bytes`` and
+    ``routed_bytes`` are per sample. ``changes`` counts the settings that differ from the scenario's, to prefer the
+    simpler plan. ``host_update_seconds`` is the whole model's update on one host, where its state waits there.
     """
 
     settings: Mapping[str, str]
     changes: int
-    micro_batches: Sequence[int]
-    component_bytes: Mapping[str, Mapping[str, Sequence[float]]]
-    forward_seconds: Sequence[float]
-    backward_seconds: Sequence[float]
+    accumulating: Held
+    single: Held
+    timed: Timed
+    forward_share: float
     work: Workload
     shape: ModelShape
     host_update_seconds: float = 0.0
@@ -265,14 +301,11 @@ class Candidates:
     def step_parts(self, plan: Plan) -> StepParts:
         """Split the seconds of a candidate's update: what they are spent on."""
         recipe = next(recipe for recipe in self.recipes if recipe.settings == plan.settings)
-        forward, backward = (
-            float(np.interp(plan.micro_batch, recipe.micro_batches, seconds))
-            for seconds in (recipe.forward_seconds, recipe.backward_seconds)
-        )
+        seconds = recipe.timed.pass_seconds(plan.micro_batch, plan.accumulation_steps)
         work = replace(
             at_micro_batch(recipe.work, plan.micro_batch),
-            forward_seconds=forward,
-            backward_seconds=backward,
+            forward_seconds=recipe.forward_share * seconds,
+            backward_seconds=(1 - recipe.forward_share) * seconds,
             accumulation_steps=plan.accumulation_steps,
         )
         nodes = nodes_for(plan.layout.gpus, self.machine.gpus_per_node)
@@ -306,28 +339,55 @@ class Candidates:
         )
 
 
-def _sampled(recipes: Sequence[Recipe], micro_batches: Array) -> tuple[dict[str, Array], Array, Array]:
-    """Interpolate bytes [recipe, phase, micro-batch] of each component, and seconds [recipe, micro-batch].
-
-    What is the same at every micro-batch has one column.
-    """
+def _bytes_at(held: Sequence[Held], micro_batches: Array) -> dict[str, Array]:
+    """Interpolate bytes [recipe, phase, micro-batch] of each component; one column for what is the same at each."""
     components = {}
     for component in COMPONENTS:
         found = np.array(
             [
                 [
-                    np.interp(micro_batches, recipe.micro_batches, recipe.component_bytes[phase][component])
-                    for phase in PHASES
+                    np.interp(micro_batches, each.micro_batches, parts[component])
+                    for parts in each.component_bytes.values()
                 ]
-                for recipe in recipes
+                for each in held
             ]
         )
         components[component] = found[..., :1] if (found == found[..., :1]).all() else found
-    forward, backward = (
-        np.array([np.interp(micro_batches, recipe.micro_batches, getattr(recipe, name)) for recipe in recipes])
-        for name in ("forward_seconds", "backward_seconds")
-    )
-    return components, forward, backward
+    return components
+
+
+def _seconds_at(timed: Sequence[Timed], name: str, micro_batches: Array) -> Array:
+    """Interpolate seconds [recipe, 1, micro-batch]."""
+    return np.array([np.interp(micro_batches, each.micro_batches, getattr(each, name)) for each in timed])[:, None]
+
+
+def _last(held: Sequence[Held]) -> Array:
+    """The largest micro-batch [recipe, 1] of which something is known."""
+    return np.array([each.micro_batches[-1] for each in held])[:, None]
+
+
+def _peak_bytes(
+    bytes_: Mapping[str, Array],
+    shares: Mapping[str, Array],
+    pipeline: Array,
+    first_stage_shares: Array,
+    stepping: Array,
+) -> Array:
+    """Bytes at the phase that holds the most, rounded up part by part as the scalar functions do.
+
+    Arrays are indexed by recipe, phase, layout and batch, or such as lead to that.
+    """
+    whole = shares["activations"] * bytes_["activations"]
+    logits = shares["logits_and_loss"] * bytes_["logits_and_loss"]
+    first_stage, last_stage = whole * first_stage_shares, whole / pipeline
+    fullest_first = (pipeline > 1) & (first_stage >= last_stage + logits)
+    stage = np.where(fullest_first, _whole_bytes(first_stage), _whole_bytes(last_stage) + _whole_bytes(logits))
+    shared = np.where(stepping, shares["step_temporaries"], shares["pass_temporaries"])
+    held = bytes_["workspace"] + shares["bucket_bytes"] + np.where(stepping, 0, shares["gathered_bytes"])
+    for name in ("weights", "gradients", "optimizer_state", "casts"):
+        held = held + _whole_bytes(shares[name] * bytes_[name])
+    peak: Array = (stage + _whole_bytes(shared * bytes_["temporaries"]) + held).max(axis=1)
+    return peak
 
 
 class _Scores:
@@ -339,10 +399,17 @@ class _Scores:
     def __init__(self, recipes: Sequence[Recipe], machine: Machine, micro_batches: Array) -> None:
         self.machine = machine
         self.micro_batches = micro_batches
-        self.bytes, self.forward, self.backward = _sampled(recipes, micro_batches)
+        accumulating, single = [recipe.accumulating for recipe in recipes], [recipe.single for recipe in recipes]
+        self.accumulating, self.single = (_bytes_at(held, micro_batches) for held in (accumulating, single))
+        self.stepping, self.stepping_single = (
+            np.array([phase == "step" for phase in held[0].component_bytes])[:, None, None]
+            for held in (accumulating, single)
+        )
         # Nothing is known beyond a recipe's last sample: there it never fits.
-        last = np.array([recipe.micro_batches[-1] for recipe in recipes])[:, None]
-        self.unknown = (micro_batches > last)[:, None]
+        self.unknown, self.unknown_single = (micro_batches > _last(held) for held in (accumulating, single))
+        timed = [recipe.timed for recipe in recipes]
+        self.pass_seconds = {name: _seconds_at(timed, name, micro_batches) for name in ("single", "further", "once")}
+        self.forward_share = np.array([recipe.forward_share for recipe in recipes])[:, None, None]
         self.optimizer = np.array([recipe.work.optimizer_seconds for recipe in recipes])
         self.host = np.array([recipe.host_update_seconds for recipe in recipes])
         self.shapes, self.shape_of = _distinct([recipe.shape for recipe in recipes])
@@ -356,29 +423,25 @@ class _Scores:
         self.within, self.within_of = _distinct([replace(work, gradient_bytes=0, gathered_bytes=0) for work in works])
         self.known: dict[tuple[object, ...], float] = {}
 
-    def memory(self, layouts: Sequence[Layout], steps: Array) -> Array:
-        """Bytes per GPU at the phase that holds the most, rounded up part by part as the scalar functions do."""
+    def memory(self, layouts: Sequence[Layout], steps: Array, single: Array) -> Array:
+        """Bytes per GPU at the phase that holds the most; ``single`` says which layouts and batches make one pass."""
         columns = _by_field(_SHARES, [[division(layout, shape) for layout in layouts] for shape in self.shapes])
-
-        def share(name: str) -> Array:
-            found: Array = columns[name][self.shape_of][:, None, :, None]
-            return found
-
-        def part(component: str) -> Array:
-            return self.bytes[component][:, :, None]
-
+        shares = {name: found[self.shape_of][:, None, :, None] for name, found in columns.items()}
         pipeline = np.array([layout.pipeline for layout in layouts])[:, None]
-        whole, logits = share("activations") * part("activations"), share("logits_and_loss") * part("logits_and_loss")
-        first_stage, last_stage = whole * _first_stage_shares(layouts, steps), whole / pipeline
-        fullest_first = (pipeline > 1) & (first_stage >= last_stage + logits)
-        stage = np.where(fullest_first, _whole_bytes(first_stage), _whole_bytes(last_stage) + _whole_bytes(logits))
-        stepping = np.array([phase == "step" for phase in PHASES])[None, :, None, None]
-        shared = np.where(stepping, share("step_temporaries"), share("pass_temporaries"))
-        held = part("workspace") + share("bucket_bytes") + np.where(stepping, 0, share("gathered_bytes"))
-        for name in ("weights", "gradients", "optimizer_state", "casts"):
-            held = held + _whole_bytes(share(name) * part(name))
-        peak: Array = (stage + _whole_bytes(shared * part("temporaries")) + held).max(axis=1)
-        peak[np.broadcast_to(self.unknown, peak.shape)] = np.inf
+        first_stage = _first_stage_shares(layouts, steps)
+        bytes_ = {name: found[:, :, None] for name, found in self.accumulating.items()}
+        peak = _peak_bytes(bytes_, shares, pipeline, first_stage, self.stepping)
+        peak[np.broadcast_to(self.unknown[:, None], peak.shape)] = np.inf
+        # A layout has one such micro-batch for each batch at most: these are few, and worked out one by one.
+        rows, places = single.nonzero()
+        bytes_ = {
+            name: (found[..., places] if found.shape[-1] > 1 else found)[..., None]
+            for name, found in self.single.items()
+        }
+        shares = {name: found[:, :, rows] for name, found in shares.items()}
+        first_stage = first_stage[rows, places][:, None]
+        peak_single = _peak_bytes(bytes_, shares, pipeline[rows], first_stage, self.stepping_single)[..., 0]
+        peak[:, rows, places] = np.where(self.unknown_single[:, places], np.inf, peak_single)
         return peak
 
     def seconds(self, layouts: Sequence[Layout], steps: Array, wanted: Array) -> Array:
@@ -393,7 +456,9 @@ class _Scores:
             for work in self.between
         ]
         ways = np.array(slowest)[self.between_of][:, :, None]
-        forward, backward = (passed[:, None] / ways for passed in (self.forward, self.backward))
+        single, further, once = (self.pass_seconds[name] for name in ("single", "further", "once"))
+        passing = np.where(steps == 1, single, further + once / steps) / ways
+        forward = self.forward_share * passing
         columns = _by_field(_EXCHANGED, [[self._exchange(work, at) for at in layouts] for work in self.between])
 
         def exchange(name: str) -> Array:
@@ -401,9 +466,9 @@ class _Scores:
             return found
 
         showing = _exposed(forward, exchange("forward_pieces"), exchange("forward_piece_seconds"))
-        showing = showing + _exposed(backward, exchange("backward_pieces"), exchange("backward_piece_seconds"))
+        showing = showing + _exposed(passing - forward, exchange("backward_pieces"), exchange("backward_piece_seconds"))
         showing = showing * np.where(exchange("each_pass") > 0, steps, 1) + exchange("tail_seconds")
-        working = steps * (forward + backward + self._inside(layouts, wanted))
+        working = steps * (passing + self._inside(layouts, wanted))
         bubble = each(lambda layout: bubble_share(layout.pipeline, 1)) / steps * working
         updating = self.optimizer[:, None, None] * each(
             lambda layout: (layout.cpu_offload is Offload.NONE) / layout.state_ways
@@ -555,7 +620,7 @@ def search(
     together = max(1, _SCORED_TOGETHER // (len(recipes) * micro_batches.size))
     for start in range(0, len(candidate_layouts), together):
         some = slice(start, start + together)
-        memory[:, some] = scores.memory(candidate_layouts[some], steps[some])
+        memory[:, some] = scores.memory(candidate_layouts[some], steps[some], exact[some] & (steps[some] == 1))
         feasible[:, some] = exact[some] & (memory[:, some] <= machine.limit_bytes)
         wanted = np.logical_or.reduce(feasible[:, some], axis=0)
         seconds[:, some] = scores.seconds(candidate_layouts[some], steps[some], wanted)
