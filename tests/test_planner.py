@@ -89,7 +89,7 @@ LAYOUTS = planner.layouts((1, 2, 4, 8, 16), largest_tensor=4, layers=24, heads=1
 MACHINE = Machine(
     gpus=16,
     gpus_per_node=8,
-    fabric=FABRIC,
+    joined=lambda _gpus, _nodes: FABRIC,
     limit_bytes=40 * GIB,
     host_bytes_per_second=20e9,
     dollars_per_gpu_hour=2.0,

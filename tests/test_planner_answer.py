@@ -60,8 +60,10 @@ def test_bytes_agree_with_the_replay_of_the_same_layout(given: dict[str, Any]) -
         # The share of a fused loss in the slowest stage is not that of another.
         {"model": "pythia-70m", "gpu": "h100-sxm-80gb", "gpus": 4, "global_batch": 60},
         {**GPT2, "gpus": 4, "zero_grad": "keep"},
+        # A bridge joins two of these cards, and PCIe four.
+        {**VIT, "gpus": 4},
     ],
-    ids=["vgg16", "resnet101", "t5", "pythia", "gpt2-keep"],
+    ids=["vgg16", "resnet101", "t5", "pythia", "gpt2-keep", "vit"],
 )
 def test_seconds_are_those_of_the_scenario_that_runs_the_plan(given: dict[str, Any]) -> None:
     scenario = parse(given)

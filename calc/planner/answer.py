@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,15 @@ def machine_of(scenario: Scenario, price: cost.Price | None) -> Machine:
     Without a price an hour of a GPU counts as one, so that plans are ranked by their GPU-hours; the answer then names
     no dollars.
     """
+
+    @cache
+    def joined(gpus: int, nodes: int) -> collectives.Fabric:
+        return collectives.read_fabric(interconnect_of(replace(scenario, gpus=gpus, nodes=nodes)))
+
     return Machine(
         gpus=scenario.gpus,
         gpus_per_node=-(-scenario.gpus // scenario.nodes),
-        fabric=collectives.read_fabric(interconnect_of(scenario)),
+        joined=joined,
         limit_bytes=scenario.gpu.limit_bytes,
         host_bytes_per_second=host_bytes_per_second_of(scenario),
         dollars_per_gpu_hour=price.dollars_per_gpu_hour if price else 1.0,

@@ -122,14 +122,30 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The GPUs that may be used, how they are joined, what each holds, how it reaches its host, what its hour costs."""
+    """The GPUs that may be used, how they are joined, what each holds, how it reaches its host, what its hour costs.
+
+    ``joined`` tells how so many GPUs on so many nodes are: a bridge may join two of a node, where more have PCIe alone.
+    """
 
     gpus: int
     gpus_per_node: int
-    fabric: Fabric
+    joined: Callable[[int, int], Fabric]
     limit_bytes: int
     host_bytes_per_second: float
     dollars_per_gpu_hour: float = 0.0
+
+    @property
+    def fabric(self) -> Fabric:
+        """How all of the GPUs are joined."""
+        return self.joined(self.gpus, math.ceil(self.gpus / self.gpus_per_node))
+
+    def fabric_of(self, layout: Layout) -> Fabric:
+        """How the GPUs of a layout are joined."""
+        return self.joined(layout.gpus, nodes_for(layout.gpus, self.gpus_per_node))
+
+    def per_node(self, layout: Layout) -> int:
+        """GPUs of the layout on each node that it takes."""
+        return layout.gpus // nodes_for(layout.gpus, self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +324,11 @@ class Candidates:
             backward_seconds=(1 - recipe.forward_share) * seconds,
             accumulation_steps=plan.accumulation_steps,
         )
-        nodes = nodes_for(plan.layout.gpus, self.machine.gpus_per_node)
         return step_parts(
             work,
             plan.layout,
-            self.machine.fabric,
-            nodes,
+            self.machine.fabric_of(plan.layout),
+            nodes_for(plan.layout.gpus, self.machine.gpus_per_node),
             host_bytes_per_second=self.machine.host_bytes_per_second,
             whole_update_seconds=recipe.host_update_seconds,
         )
@@ -476,12 +491,8 @@ class _Scores:
         total: Array = working + bubble + showing + updating + self._offload(layouts, steps)
         return np.where(each(lambda layout: layout.gpus > 1) > 0, total / (1 - _unmodelled(steps)), total)
 
-    def _per_node(self, layout: Layout) -> int:
-        """GPUs of the layout on each node that it takes."""
-        return layout.gpus // nodes_for(layout.gpus, self.machine.gpus_per_node)
-
     def _exchange(self, work: Workload, layout: Layout) -> Exchange:
-        return data_parallel_exchange(work, layout, self.machine.fabric, self._per_node(layout))
+        return data_parallel_exchange(work, layout, self.machine.fabric_of(layout), self.machine.per_node(layout))
 
     def _inside(self, layouts: Sequence[Layout], wanted: Array) -> Array:
         """Seconds a pass of communication inside the model."""
@@ -489,7 +500,8 @@ class _Scores:
         for place, layout in enumerate(layouts):
             if layout.tensor * layout.pipeline * layout.context * layout.expert == 1:
                 continue
-            per_node = self._per_node(layout)
+            per_node = self.machine.per_node(layout)
+            fabric = self.machine.fabric_of(layout)
             # Neither the strategy nor the number of replicas matters, beyond whether one node holds them all.
             key = (
                 layout.tensor, layout.pipeline, layout.context, layout.expert, layout.sequence_parallel,
@@ -501,7 +513,7 @@ class _Scores:
                     found = self.known.get((index, micro_batch, *key))
                     if found is None:
                         at_batch = at_micro_batch(work, micro_batch)
-                        found = model_parallel_seconds(at_batch, layout, self.machine.fabric, per_node)
+                        found = model_parallel_seconds(at_batch, layout, fabric, per_node)
                         self.known[index, micro_batch, *key] = found
                     seconds[index, place, column] = found
         return seconds[self.within_of]
@@ -525,7 +537,7 @@ class _Scores:
         return offload_seconds(
             layout,
             work,
-            self._per_node(layout),
+            self.machine.per_node(layout),
             host_bytes_per_second=self.machine.host_bytes_per_second,
             whole_update_seconds=whole_update_seconds,
         )
