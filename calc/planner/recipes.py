@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # where gradients are there to where activations are; and seconds go in steps, by tiles and waves of products. Both are
 # sampled wherever a plan may ask, but for what lies nearer than the lesser factor.
 _SAMPLE_FACTOR = 4
-_NEAREST_FACTOR = 1.2
+_NEAREST_FACTOR = 1.1
 # Ranks so many that none holds a byte of the gradients.
 _GRADIENTS_FAR_APART = Layout(strategy=Strategy.ZERO2, data=2**50)
 # Passes of an update long enough to show what each takes further.
