@@ -288,6 +288,26 @@ def test_an_open_batch_is_tried_on_all_gpus_whatever_their_number(given: dict[st
     assert met["goal_met"] is True
 
 
+def test_an_open_batch_says_that_its_time_is_to_one_loss() -> None:
+    given = {"model": "bart-base", "gpu": "a100-sxm-80gb", "gpus": 2, "nodes": 2, "epochs": 3, "dataset": "squad"}
+    found = planner.plan({**given, "precision": "bf16-master", "optimizer": "adafactor"})
+    run = evaluation.evaluate(found["scenario"])["run"]
+    # The scenario that runs the plan counts the epochs as given, the plan what its batch needs to one loss.
+    times = found["best"]["run_seconds"] / run["seconds"]
+    assert times > 1.1
+    said, _, rest = found["text"].partition(" to the same loss as a small batch would reach (")
+    assert "The run takes " in said
+    assert float(rest.partition(" times the data) and costs $")[0]) == pytest.approx(times, rel=0.02)
+    assert "same loss" not in planner.plan({**given, "global_batch": 64})["text"]
+    # The scenario as it is set makes its deadline with the epochs as given, and no plan with those that are needed.
+    own = evaluation.evaluate(given)["run"]["seconds"]
+    tight = planner.plan({**given, "deadline_hours": 1.01 * own / 3600})
+    assert "As it is set, the run meets the deadline" in tight["text"]
+    assert (
+        "No plan on these GPUs meets the deadline with the data that its batch needs to the same loss." in tight["text"]
+    )
+
+
 def test_batches_to_try_where_none_is_asked_for() -> None:
     assert answer.open_batches(8, 2.0) == [1, 2, 4, 8]
     assert answer.open_batches(24, 6.0) == [1, 2, 3, 4, 6, 8, 12, 16, 24]

@@ -262,20 +262,30 @@ def how(scenario: Scenario, plan: Plan) -> str:
     return said + (f". Changed: {', '.join(changed)}" if changed else "")
 
 
-def _comes_to(plan: Plan, *, whole_run: bool, priced: bool) -> str:
-    if not whole_run:
-        return ""
+def _comes_to(plan: Plan, *, data_times: float | None, priced: bool) -> str:
+    """Say what the whole run takes; where the batch was open, that it is to one loss and so needs more data."""
     hours = _run_gpu_hours(plan)
     gpu_hours = counted(hours, "GPU-hour", said=f"{hours:.3g}" if hours < 100 else f"{hours:,.0f}")
     price = f" and costs {dollars_text(plan.run_dollars)}" if priced else f", {gpu_hours}"
-    return f" The run takes {hours_text(plan.run_seconds)}{price}."
+    to_loss = ""
+    if data_times is not None:
+        to_loss = f" to the same loss as a small batch would reach ({data_times:.2f} times the data)"
+    return f" The run takes {hours_text(plan.run_seconds)}{to_loss}{price}."
 
 
 def _run_gpu_hours(plan: Plan) -> float:
     return cost.gpu_hours(plan.run_seconds, plan.layout.gpus)
 
 
-def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal, priced: bool) -> str:
+def in_words(
+    scenario: Scenario,
+    plan: Plan,
+    objective: Objective,
+    *,
+    goal: Goal,
+    priced: bool,
+    critical: float | None,
+) -> str:
     """Explain a plan in a few sentences, beginning with whether it keeps to the goal.
 
     Parameters
@@ -290,6 +300,8 @@ def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal
         What the run is to keep to.
     priced : bool
         Whether the card has a price.
+    critical : float or None
+        The critical batch in samples that an open batch's data were counted by; None where the batch was asked for.
     """
     superlative, what = SUPERLATIVES[objective], how(scenario, plan)
     dollars = plan.run_dollars if priced else None
@@ -303,10 +315,15 @@ def in_words(scenario: Scenario, plan: Plan, objective: Objective, *, goal: Goal
         text = f"The {superlative} plan that {kept}: {what}."
     elif goal:
         judged = goal.judged(plan.run_seconds, dollars)
-        text = f"No plan on these GPUs {kept}. The {superlative} {judged}: {what}."
+        # The run as it is set may keep to it: that counts the data as given, whatever the batch.
+        needed = "" if critical is None else " with the data that its batch needs to the same loss"
+        text = f"No plan on these GPUs {kept}{needed}. The {superlative} {judged}: {what}."
     else:
         text = f"Run {what}."
-    return text + _comes_to(plan, whole_run=outlook.run_samples(scenario) is not None, priced=priced)
+    if outlook.run_samples(scenario) is None:
+        return text
+    data_times = None if critical is None else tradeoff.examples_factor(plan.global_batch, critical)
+    return text + _comes_to(plan, data_times=data_times, priced=priced)
 
 
 def why(plan: Plan, objective: Objective, runner_up: Plan | None, *, goal_met: bool | None, priced: bool) -> str:
@@ -404,6 +421,9 @@ def _planned(given: str) -> str:
     own_batch = own["micro_batch"] * scenario.layout.data
     updates = batches_of(scenario, own["convergence"]["critical_batch"], own_batch)
     found = candidates_of(scenario, machine_of(scenario, price), updates)
+    critical = None
+    if scenario.global_batch is None:
+        critical = critical_samples(scenario, own["convergence"]["critical_batch"])
     met = within(found, goal.deadline_seconds, goal.budget_dollars)
     objective = Objective(asked.filled.get("objective") or ("cost" if goal.deadline_seconds else "time"))
     confirmed = checked_best(scenario, met, objective)
@@ -436,11 +456,10 @@ def _planned(given: str) -> str:
         said.append("Nothing that may be chosen from makes this batch on these GPUs.")
     else:
         chosen = confirmed.plan
-        said.append(in_words(scenario, chosen, objective, goal=goal, priced=priced))
+        said.append(in_words(scenario, chosen, objective, goal=goal, priced=priced, critical=critical))
         other = _other_kind(confirmed.among, chosen, objective)
         notes.append(why(chosen, objective, other, goal_met=goal_met, priced=priced))
-    if scenario.global_batch is None:
-        critical = critical_samples(scenario, own["convergence"]["critical_batch"])
+    if critical is not None:
         odd = odd_factor(scenario.gpus)
         powers = "powers of two" if odd == 1 else f"powers of two and {odd:,} times such"
         own_too = f", and the scenario's own {own_batch:,}," if own_batch in updates else ""
