@@ -9,15 +9,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SECONDS_PER_HOUR = 3600
-HOURS_PER_DAY = 24
+_SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
+# From how many of a unit on a time is written in it, its seconds and its name.
+_UNITS: tuple[tuple[int, float, str], ...] = (
+    (2, 365 * _SECONDS_PER_DAY, "years"),
+    (2, _SECONDS_PER_DAY, "days"),
+    (2, SECONDS_PER_HOUR, "h"),
+    (2, 60, "min"),
+    (1, 1, "s"),
+    (1, 1e-3, "ms"),
+    (1, 1e-6, "\u00b5s"),
+)
+# From so many years on they are written with their power of ten.
+_LONGEST_WRITTEN_OUT = 1e15
 
 
 def hours_text(seconds: float) -> str:
-    """Write a time in minutes, hours or days, to three digits."""
-    hours = seconds / SECONDS_PER_HOUR
-    if hours < 2:
-        return f"{60 * hours:.3g} min"
-    return f"{hours:.3g} h" if hours < 3 * HOURS_PER_DAY else f"{hours / HOURS_PER_DAY:,.4g} days"
+    """Write a time in the unit that a person would say it in, as the page does, to three digits or whole."""
+    size, name = next(((size, name) for least, size, name in _UNITS if seconds >= least * size), (1, "s"))
+    amount = seconds / size
+    return f"{amount:,.0f} {name}" if 100 <= amount < _LONGEST_WRITTEN_OUT else f"{amount:.3g} {name}"
 
 
 def dollars_text(dollars: float) -> str:

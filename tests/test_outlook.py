@@ -13,6 +13,7 @@ from calc.goal import Goal, hours_text
 from calc.multi_gpu import interconnect_of
 from calc.scenario import parse
 from page import sections, sections_plan
+from page.format import duration
 
 LLAMA: dict[str, Any] = {
     "model": "llama-3.2-1b",
@@ -224,9 +225,21 @@ class TestGoal:
         assert Goal().judged(1e12, None) == ""
         assert evaluate({**LLAMA, "tokens": 1e9})["run"]["goal"] is None
 
-    @pytest.mark.parametrize(("hours", "text"), [(0.5, "30 min"), (30, "30 h"), (24 * 10, "10 days")])
+    @pytest.mark.parametrize(
+        ("hours", "text"),
+        [(0.5, "30 min"), (30, "30 h"), (24 * 10, "10 days"), (0, "0 s"), (24 * 11_640, "31.9 years")],
+    )
     def test_times_in_the_unit_of_their_size(self, hours: float, text: str) -> None:
         assert hours_text(3600 * hours) == text
+
+    @pytest.mark.parametrize(
+        "seconds", [1.234e-5, 0.04452, 0.5, 3.456, 59.4, 119, 121, 4321, 7201, 1e5, 2e5, 5e7, 7e7, 4e12]
+    )
+    def test_times_are_those_of_the_page_without_noughts_at_their_end(self, seconds: float) -> None:
+        number, _, unit = duration(seconds).partition(" ")
+        found, _, found_unit = hours_text(seconds).partition(" ")
+        assert (float(found.replace(",", "")), found_unit) == (float(number.replace(",", "")), unit)
+        assert "e+" not in found
 
 
 def test_offloading_on_one_card_stays_in_the_scenario() -> None:

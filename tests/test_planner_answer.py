@@ -237,7 +237,7 @@ def test_how_far_the_scenario_itself_is_from_its_goal_is_said_first() -> None:
     result = evaluation.evaluate(given)
     assert result["run"]["goal_met"] is False
     assert "misses the deadline of " in result["run"]["goal"]
-    assert " by 1 min and leaves $1,000 of the budget" in result["run"]["goal"]
+    assert " by 60 s and leaves $1,000 of the budget" in result["run"]["goal"]
     assert planner.plan(given)["text"].startswith(result["run"]["goal"])
 
 
