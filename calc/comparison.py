@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 MOST_SCENARIOS = 8
 
 
-def _text(value: Any) -> Any:
-    """Shorten what a cell cannot hold: a pasted configuration is named by its kind."""
-    if isinstance(value, dict) and "model_type" in value:
-        return f"config.json ({value['model_type']})"
-    return value
-
-
 def differing_fields(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the fields that not all scenarios share, in the first one's order."""
     names = dict.fromkeys(name for scenario in scenarios for name in scenario)
@@ -51,15 +44,18 @@ def compare(
     if not 2 <= len(scenarios) <= MOST_SCENARIOS:
         raise ScenarioError("scenarios", f"{len(scenarios)} given: compare 2 to {MOST_SCENARIOS}")
     rows: list[dict[str, Any]] = []
+    names: list[dict[str, str]] = []
     filled: list[Mapping[str, Any] | None] = []
     for scenario in scenarios:
         try:
             result = evaluate(scenario)
         except ScenarioError as error:
             filled.append(None)
+            names.append({})
             rows.append({"error": {"field": error.field, "message": error.message}})
             continue
         filled.append(result["scenario"])
+        names.append({key: result[key]["name"] for key in ("model", "gpu")})
         rows.append(
             {
                 "parameters": result["parameters"],
@@ -78,6 +74,7 @@ def compare(
     defaults: Mapping[str, Any] = next((answered for answered in filled if answered), {})
     shown = [answered or {**defaults, **given} for answered, given in zip(filled, scenarios, strict=True)]
     fields = differing_fields(shown)
-    for row, scenario in zip(rows, shown, strict=True):
-        row["settings"] = {name: _text(scenario.get(name)) for name in fields}
+    for row, scenario, named in zip(rows, shown, names, strict=True):
+        # Models and cards by their names: they may be whole configurations.
+        row["settings"] = {field: named.get(field, scenario.get(field)) for field in fields}
     return {"fields": fields, "rows": rows}

@@ -265,9 +265,11 @@ def _model(value: object) -> ModelChoice:
         completed = describe_completion(config, ARCHITECTURES)
         return _from_config(completed.config, None, "your model", completed.notes)
     completed = describe_completion(value, ARCHITECTURES)
-    return _from_config(
-        completed.config, None, str(value.get("_name_or_path") or completed.config["model_type"]), completed.notes
-    )
+    own_type, answered = value.get("model_type"), completed.config["model_type"]
+    name = str(value.get("_name_or_path") or own_type or answered)
+    if own_type not in (None, answered):
+        name += f" (as {answered})"
+    return _from_config(completed.config, None, name, completed.notes)
 
 
 @lru_cache(maxsize=512)

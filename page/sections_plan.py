@@ -432,7 +432,8 @@ def scaling(result: dict[str, Any]) -> str:
         joined += f" Between {count(found['nodes'])} nodes: {each}{fabric['network']}."
     sources = source("; ".join(fabric["sources"]))
     rows = [_strategy(row, place, found["layout"]["strategy"]) for place, row in enumerate(found["by_strategy"])]
-    columns = ["Strategy", "Memory on each GPU", "Fits", "One update", tag("span", "Apply", class_="visually-hidden")]
+    memory = f"Memory on each GPU at micro-batch {count(result['time']['micro_batch'])}"
+    columns = ["Strategy", memory, "Fits", "One update", tag("span", "Apply", class_="visually-hidden")]
     notes = [tag("li", escape(note)) for note in found.get("notes") or []]
     if result["fits"]:
         said = tag("p", lead, class_="lead") + numbers(*facts)

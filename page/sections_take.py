@@ -5,7 +5,7 @@ from typing import Any
 from page import link
 from page.format import count, duration, escape, fixed, gib, noun, significant
 from page.html import fact, more, numbers, shown, table, tag
-from page.words import FIELDS, label
+from page.words import FIELDS, field_name, label
 
 MEASURED_FIGURE = "accuracy"
 PPM = 10**6
@@ -221,7 +221,12 @@ def _setting(key: str, value: Any) -> str:
     if value is None:
         return "\u2013"
     if isinstance(value, dict):
-        return escape(", ".join([f"{name} {value[name]}" for name in sorted(value)]))
+        inner = [f"{field_name(f'{key}.{name}')} {_setting(f'{key}.{name}', value[name])}" for name in sorted(value)]
+        return ", ".join(inner)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return f"{value:,.12g}"
     if isinstance(value, list):
         return escape(", ".join([str(entry) for entry in value]) if value and isinstance(value[0], str) else "own")
     return escape(label(key, value))

@@ -41,6 +41,8 @@ def evaluate(scenario: Mapping[str, Any]) -> dict[str, Any]:
     peak = fixed + each * batch
     return {
         "scenario": {**scenario},
+        "model": {"name": "Toy"},
+        "gpu": {"name": "A card of 1000 bytes"},
         "parameters": 10,
         "trainable_parameters": 10,
         "micro_batch": batch,
@@ -255,6 +257,14 @@ class TestComparison:
     def test_what_it_does_not_say_is_no_difference(self) -> None:
         found = comparison.compare([SCENARIO, {"model": "toy", "precision": "bf16"}], evaluate)
         assert found["fields"] == ["precision"]
+
+    def test_models_and_cards_are_named(self) -> None:
+        own = {"model_type": "weirdnet", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "vocab_size": 100}  # fmt: skip
+        given = ({"model": "gpt2", "gpu": "l4-24gb"}, {"model": own, "gpu": {"memory_gib": 8}})
+        found = comparison.compare(given, evaluation.evaluate)
+        assert [row["settings"]["model"] for row in found["rows"]] == ["GPT-2 (124M)", "weirdnet (as llama)"]
+        assert [row["settings"]["gpu"] for row in found["rows"]] == ["L4 24 GB", "a GPU with 8 GiB"]
 
     @pytest.mark.parametrize("count", [1, 9])
     def test_how_many(self, count: int) -> None:
