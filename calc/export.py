@@ -240,10 +240,21 @@ def _set_by_trainer(run: RunSettings) -> set[Setting]:
     return sets
 
 
+def _fsdp_checkpoints(run: RunSettings) -> bool:
+    """Whether Accelerate's FSDP does the checkpointing, for the units that it finds.
+
+    Trainer refuses its own beside FSDP's, so all files of one run leave it to the same (transformers/trainer.py,
+    create_accelerator_and_postprocess: "can't both be set to True").
+    """
+    sharded = run.strategy == "fsdp" and run.gpus > 1
+    return sharded and run.checkpointing != "none" and run.library == "transformers"
+
+
 def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
     if run.strategy == "fsdp":
         offload = " offload" if run.cpu_offload == "all" else ""
-        return {"fsdp": "full_shard auto_wrap" + offload, "fsdp_config": {"fsdp_version": 2}}
+        config = {"fsdp_version": 2} | ({"activation_checkpointing": True} if _fsdp_checkpoints(run) else {})
+        return {"fsdp": "full_shard auto_wrap" + offload, "fsdp_config": config}
     if not _on_deepspeed(run):
         return {}
     _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
@@ -271,7 +282,7 @@ def training_arguments(run: RunSettings) -> str:
     if run.precision == "amp-fp16":
         arguments["fp16"] = True
     # Only the library's own models have what Trainer calls for it.
-    if run.checkpointing != "none" and run.library == "transformers":
+    if run.checkpointing != "none" and run.library == "transformers" and not _fsdp_checkpoints(run):
         arguments["gradient_checkpointing"] = True
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if run.loss == "fused" and run.architecture in LIGER_MODEL_TYPES:
@@ -284,8 +295,9 @@ def training_arguments(run: RunSettings) -> str:
     if _fp8_from_accelerate(run):
         said.append("fp8 is switched on by Accelerate: start with accelerate launch --config_file accelerate.yaml.")
         changes += _fp8_upcast(run)
-    if run.checkpointing == "selective" and "gradient_checkpointing" in arguments:
-        said.append(f"gradient_checkpointing {_WHOLE_BLOCKS}")
+    if run.checkpointing == "selective" and run.library == "transformers":
+        named = "activation_checkpointing" if _fsdp_checkpoints(run) else "gradient_checkpointing"
+        said.append(f"{named} {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
         said += _as_deepspeed_trains(run)
     lines = _comments(*said, *changes)
@@ -332,12 +344,12 @@ def accelerate_yaml(run: RunSettings) -> str:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": True,
             "fsdp_offload_params": run.cpu_offload == "all",
-            "fsdp_activation_checkpointing": run.checkpointing != "none",
+            "fsdp_activation_checkpointing": _fsdp_checkpoints(run),
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-        sets.add(Setting.CHECKPOINTING)
         if run.library == "transformers":
-            sets.add(Setting.UNITS)  # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules.
+            # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules, and checkpoints each.
+            sets |= {Setting.UNITS, Setting.CHECKPOINTING}
         if run.cpu_offload == "all":
             sets.add(Setting.OFFLOAD)
     elif _on_deepspeed(run):

@@ -587,3 +587,19 @@ def test_a_note_stands_beside_its_file() -> None:
     assert note.startswith("Before:")
     assert escape(note) in shown
     assert shown.index(escape(note)) < shown.index("file-deepspeed-text")
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full", "selective"])
+def test_fsdp_checkpoints_and_trainer_does_not(checkpointing: str) -> None:
+    # transformers/trainer.py refuses its own checkpointing beside FSDP's.
+    run = dataclasses.replace(RUN, strategy="fsdp", checkpointing=checkpointing)
+    wanted = checkpointing != "none"
+    arguments = call_arguments(export.training_arguments(run), "TrainingArguments")
+    assert "gradient_checkpointing" not in arguments
+    assert arguments["fsdp_config"].get("activation_checkpointing", False) == wanted
+    written = export.accelerate_yaml(run)
+    assert yaml.safe_load(written)["fsdp_config"]["fsdp_activation_checkpointing"] == wanted
+    # Accelerate looks for the blocks in model._no_split_modules, which torchvision's models have not.
+    vision = export.accelerate_yaml(dataclasses.replace(run, library="torchvision"))
+    assert yaml.safe_load(vision)["fsdp_config"]["fsdp_activation_checkpointing"] is False
+    assert ("#   activation checkpointing of every block" in vision) == (checkpointing == "full")
