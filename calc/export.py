@@ -119,9 +119,16 @@ def _comments(*said: str) -> list[str]:
     return [f"# {words}" for words in said]
 
 
+def _on_fsdp(run: RunSettings) -> bool:
+    """Whether a launcher hands this run to FSDP: on one GPU there is nothing to shard, and no process group."""
+    return run.strategy == "fsdp" and run.gpus > 1
+
+
 def _on_deepspeed(run: RunSettings) -> bool:
     """Whether a launcher hands this run to DeepSpeed: to divide it, or for its fp32 copies of 16-bit weights."""
-    return run.strategy in {"zero1", "zero2", "zero3"} or (run.strategy == "ddp" and run.precision == "bf16-master")
+    if run.strategy in {"zero1", "zero2", "zero3"}:
+        return True
+    return run.precision == "bf16-master" and not _on_fsdp(run)
 
 
 def _sixteen_bit_throughout(run: RunSettings) -> bool:
@@ -145,11 +152,16 @@ def _as_deepspeed_trains(run: RunSettings) -> list[str]:
 
 
 def _as_fsdp_trains(run: RunSettings) -> tuple[RunSettings, list[str]]:
+    """Return the run as its launcher makes it, and what FSDP changes where it is on."""
+    return _sharded(run) if _on_fsdp(run) else (run, [])
+
+
+def _sharded(run: RunSettings) -> tuple[RunSettings, list[str]]:
     """Return the run as FSDP makes it, and what that changes: where it has fp32 weights, the shards are these.
 
     Adapters are in fp32 anyway, beside 16-bit weights.
     """
-    if run.strategy != "fsdp" or run.precision != "bf16-master" or run.adapts:
+    if run.precision != "bf16-master" or run.adapts:
         return run, []
     said = "FSDP shards fp32 weights and gathers them in bfloat16, instead of fp32 copies beside bfloat16 weights"
     return replace(run, precision="amp-bf16"), [f"{said}; the precision \u201cbf16 autocast\u201d computes for that."]
@@ -162,7 +174,7 @@ def _fp8_from_accelerate(run: RunSettings) -> bool:
 
 def _fp8_upcast(run: RunSettings) -> list[str]:
     """Say what Accelerate does with any mixed precision (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model)."""
-    if run.precision != "fp8" or run.strategy != "fsdp" or run.gpus == 1 or run.adapts:
+    if run.precision != "fp8" or not _on_fsdp(run) or run.adapts:
         return []
     return ["Accelerate's FSDP turns trained weights to fp32 under fp8, which this batch leaves no room for."]
 
@@ -235,7 +247,7 @@ def _set_by_trainer(run: RunSettings) -> set[Setting]:
         sets.add(Setting.UNITS)  # Accelerate takes them from model._no_split_modules.
     if run.architecture in LIGER_MODEL_TYPES:
         sets.add(Setting.LOSS)
-    if run.cpu_offload == "all" if run.strategy == "fsdp" else _on_deepspeed(run) and _offloads_on_deepspeed(run):
+    if run.cpu_offload == "all" if _on_fsdp(run) else _on_deepspeed(run) and _offloads_on_deepspeed(run):
         sets.add(Setting.OFFLOAD)
     return sets
 
@@ -246,12 +258,11 @@ def _fsdp_checkpoints(run: RunSettings) -> bool:
     Trainer refuses its own beside FSDP's, so all files of one run leave it to the same (transformers/trainer.py,
     create_accelerator_and_postprocess: "can't both be set to True").
     """
-    sharded = run.strategy == "fsdp" and run.gpus > 1
-    return sharded and run.checkpointing != "none" and run.library == "transformers"
+    return _on_fsdp(run) and run.checkpointing != "none" and run.library == "transformers"
 
 
 def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
-    if run.strategy == "fsdp":
+    if _on_fsdp(run):
         offload = " offload" if run.cpu_offload == "all" else ""
         config = {"fsdp_version": 2} | ({"activation_checkpointing": True} if _fsdp_checkpoints(run) else {})
         return {"fsdp": "full_shard auto_wrap" + offload, "fsdp_config": config}
@@ -337,7 +348,7 @@ def accelerate_yaml(run: RunSettings) -> str:
     }
     if run.nodes > 1:
         values |= {"main_process_ip": "the-first-node", "main_process_port": 29500, "rdzv_backend": "static"}
-    if run.strategy == "fsdp" and run.gpus > 1:
+    if _on_fsdp(run):
         values["distributed_type"] = "FSDP"
         values["fsdp_config"] = {
             "fsdp_version": 2,
@@ -423,7 +434,7 @@ def fsdp_script(run: RunSettings) -> str:
     """Write the lines that shard a model with torch's ``fully_shard``."""
     _require_data_parallel(run, "fully_shard")
     # Whatever was asked for, this shards the weights.
-    run, changes = _as_fsdp_trains(replace(run, strategy="fsdp"))
+    run, changes = _sharded(replace(run, strategy="fsdp"))
     sets = {Setting.PARALLELISM, Setting.UNITS}
     if run.precision in {"fp32", "amp-bf16", "amp-fp16", "bf16-master"}:
         sets.add(Setting.PRECISION)

@@ -603,3 +603,14 @@ def test_fsdp_checkpoints_and_trainer_does_not(checkpointing: str) -> None:
     vision = export.accelerate_yaml(dataclasses.replace(run, library="torchvision"))
     assert yaml.safe_load(vision)["fsdp_config"]["fsdp_activation_checkpointing"] is False
     assert ("#   activation checkpointing of every block" in vision) == (checkpointing == "full")
+
+
+def test_one_gpu_is_not_sharded() -> None:
+    run = RunSettings(8, 1, strategy="fsdp", cpu_offload="all")
+    text = export.training_arguments(run)
+    assert not {"fsdp", "fsdp_config"} & set(call_arguments(text, "TrainingArguments"))
+    assert "#   offload to the CPU" in text
+    # What FSDP would do to the fp32 copies it does not do either.
+    master = export.training_arguments(dataclasses.replace(run, precision="bf16-master"))
+    assert "FSDP" not in master
+    assert call_arguments(master, "TrainingArguments")["deepspeed"] == "deepspeed.json"
