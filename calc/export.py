@@ -47,6 +47,8 @@ _HUGGING_FACE_OPTIMIZERS = {
     "galore-adamw": "galore_adamw",
 }
 _START = "torch.distributed.init_process_group and torch.cuda.set_device with LOCAL_RANK of the environment"
+# Without torchrun's environment DeepSpeed looks for MPI's (deepspeed/comm/comm.py, mpi_discovery).
+_ONE_PROCESS = "start with torchrun, as run.sh does, or deepspeed: under plain python DeepSpeed asks for mpi4py"
 _WHOLE_BLOCKS = "computes whole blocks again, which takes less memory than selective checkpointing and more time."
 _DEEPSPEED_OPTIMIZERS = {
     "adam": "Adam",
@@ -274,17 +276,9 @@ def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
     return {"deepspeed": "deepspeed.json", **types.get(run.weights_dtype, {})}
 
 
-def training_arguments(run: RunSettings) -> str:
-    """Write Hugging Face ``TrainingArguments``, with the lines that load the model as a comment."""
-    _require_data_parallel(run, "TrainingArguments")
-    run, changes = _as_fsdp_trains(run)
-    arguments: dict[str, Any] = {
-        "output_dir": "out",
-        "per_device_train_batch_size": run.micro_batch,
-        "gradient_accumulation_steps": run.accumulation_steps,
-        "learning_rate": run.rate,
-        "optim": _lookup(_HUGGING_FACE_OPTIMIZERS, run, "TrainingArguments"),
-    }
+def _trainer_settings(run: RunSettings) -> dict[str, Any]:
+    """Return what the scenario asks ``TrainingArguments`` for, beside the plan and the optimizer."""
+    arguments: dict[str, Any] = {}
     if run.precision == "tf32":
         arguments["tf32"] = True
     # With fp8 it would overrule Accelerate's mixed_precision (TrainingArguments.__post_init__).
@@ -298,20 +292,44 @@ def training_arguments(run: RunSettings) -> str:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if run.loss == "fused" and run.architecture in LIGER_MODEL_TYPES:
         arguments["use_liger_kernel"] = True
-    arguments |= _trainer_sharding(run)
-    if run.optimizer == "galore-adamw":
-        arguments["optim_target_modules"] = ["attn", "mlp"]
-    start = ": start one process on each, as run.sh does" if run.gpus > 1 else ""
-    said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU')}{start}.", *_placeholder(run)]
+    return arguments | _trainer_sharding(run)
+
+
+def _trainer_start(run: RunSettings) -> str:
+    """Say how to start it, where ``python`` is not enough."""
+    if run.gpus > 1:
+        return ": start one process on each, as run.sh does"
+    return f": {_ONE_PROCESS}" if _on_deepspeed(run) else ""
+
+
+def _trainer_head(run: RunSettings) -> list[str]:
+    """Say what ``TrainingArguments`` has no place for."""
+    said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU')}{_trainer_start(run)}.", *_placeholder(run)]
     if _fp8_from_accelerate(run):
         said.append("fp8 is switched on by Accelerate: start with accelerate launch --config_file accelerate.yaml.")
-        changes += _fp8_upcast(run)
     if run.checkpointing == "selective" and run.library == "transformers":
         named = "activation_checkpointing" if _fsdp_checkpoints(run) else "gradient_checkpointing"
         said.append(f"{named} {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):
         said += _as_deepspeed_trains(run)
-    lines = _comments(*said, *changes)
+    return said
+
+
+def training_arguments(run: RunSettings) -> str:
+    """Write Hugging Face ``TrainingArguments``, with the lines that load the model as a comment."""
+    _require_data_parallel(run, "TrainingArguments")
+    run, changes = _as_fsdp_trains(run)
+    arguments: dict[str, Any] = {
+        "output_dir": "out",
+        "per_device_train_batch_size": run.micro_batch,
+        "gradient_accumulation_steps": run.accumulation_steps,
+        "learning_rate": run.rate,
+        "optim": _lookup(_HUGGING_FACE_OPTIMIZERS, run, "TrainingArguments"),
+        **_trainer_settings(run),
+    }
+    if run.optimizer == "galore-adamw":
+        arguments["optim_target_modules"] = ["attn", "mlp"]
+    lines = _comments(*_trainer_head(run), *changes, *_fp8_upcast(run))
     lines += before(run, _set_by_trainer(run))
     lines += ["#", "# Before: load the model.", *_comments(*_model_lines(run))]
     lines += ["from transformers import TrainingArguments", "", "arguments = " + _call("TrainingArguments", arguments)]
@@ -427,6 +445,8 @@ def deepspeed_json(run: RunSettings) -> str:
 def deepspeed_note(run: RunSettings) -> str:
     """Say beside DeepSpeed's JSON, which has no comments, what it leaves out and what it does otherwise."""
     said = [note(run, _set_by_deepspeed(run)), *_placeholder(run), *_as_deepspeed_trains(run)]
+    if run.gpus == 1:
+        said.append(f"{_ONE_PROCESS[0].upper()}{_ONE_PROCESS[1:]}.")
     return " ".join(filter(None, said))
 
 
@@ -584,9 +604,12 @@ def _set_by_train(run: RunSettings) -> set[Setting]:
 
 
 def torchrun_line(run: RunSettings) -> str:
-    """Write the command that starts one process per GPU; on several nodes to be run on each."""
+    """Write the command that starts one process per GPU; on several nodes to be run on each.
+
+    What would shard or offload wants a process group on one GPU, too.
+    """
     head = "".join(f"{line}\n" for line in [*_comments(_plan(run)), *before(run, _set_by_train(run))])
-    if run.gpus == 1:
+    if run.gpus == 1 and run.strategy == "ddp" and run.cpu_offload == "none" and not _on_deepspeed(run):
         return head + "python train.py\n"
     per_node = run.gpus // run.nodes
     if run.nodes == 1:

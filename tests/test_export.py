@@ -614,3 +614,20 @@ def test_one_gpu_is_not_sharded() -> None:
     master = export.training_arguments(dataclasses.replace(run, precision="bf16-master"))
     assert "FSDP" not in master
     assert call_arguments(master, "TrainingArguments")["deepspeed"] == "deepspeed.json"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"precision": "bf16-master"}, {"strategy": "zero1"}, {"strategy": "zero3"}, {"strategy": "zero2"}],
+)
+def test_one_gpu_with_deepspeed_is_started_by_a_launcher(changed: dict[str, str]) -> None:
+    # Under plain python, deepspeed.comm.init_distributed imports mpi4py.
+    run = dataclasses.replace(RunSettings(8, 1), **changed)
+    assert "torchrun --standalone --nproc-per-node=1 train.py" in export.torchrun_line(run)
+    for said in (export.training_arguments(run), export.deepspeed_note(run)):
+        assert "start with torchrun" in said.lower()
+
+
+def test_one_gpu_that_offloads_is_started_by_a_launcher() -> None:
+    assert "torchrun" in export.torchrun_line(RunSettings(8, 1, cpu_offload="optimizer"))
+    assert "torchrun" not in export.training_arguments(RunSettings(8, 1))
