@@ -387,7 +387,14 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses these beside a DeepSpeed file that already says them.
         del values["mixed_precision"]
         values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
+        if run.nodes > 1:
+            # Otherwise it starts with pdsh and a hostfile (accelerate/utils/launch.py, prepare_deepspeed_cmd_env).
+            values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
     head = [HEADER, _plan(run), *_placeholder(run), *changes, *_fp8_upcast(run)]
+    if run.nodes > 1:
+        head.append(
+            f"Each node has a machine_rank of its own, from 0 on the first to {run.nodes - 1}: change it there."
+        )
     if _on_deepspeed(run):
         head += _as_deepspeed_trains(run)
     if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:

@@ -631,3 +631,16 @@ def test_one_gpu_with_deepspeed_is_started_by_a_launcher(changed: dict[str, str]
 def test_one_gpu_that_offloads_is_started_by_a_launcher() -> None:
     assert "torchrun" in export.torchrun_line(RunSettings(8, 1, cpu_offload="optimizer"))
     assert "torchrun" not in export.training_arguments(RunSettings(8, 1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_accelerate_on_several_nodes(strategy: str) -> None:
+    # With DeepSpeed's own launcher, Accelerate's default, each node would need a hostfile and pdsh.
+    text = export.accelerate_yaml(dataclasses.replace(RUN, gpus=16, nodes=2, data_parallel=16, strategy=strategy))
+    values = yaml.safe_load(text)
+    assert "# Each node has a machine_rank of its own, from 0 on the first to 1: change it there." in text.splitlines()
+    if strategy.startswith("zero"):
+        assert values["deepspeed_config"]["deepspeed_multinode_launcher"] == "standard"
+    one = export.accelerate_yaml(dataclasses.replace(RUN, strategy=strategy))
+    assert "multinode" not in one
+    assert "Each node" not in one
