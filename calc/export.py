@@ -442,6 +442,12 @@ def deepspeed_json(run: RunSettings) -> str:
     zero = values["zero_optimization"]
     if stage:
         zero |= {"overlap_comm": True, "contiguous_gradients": True}
+    if stage and run.optimizer == "lamb":
+        # Not among ZERO_SUPPORTED_OPTIMIZERS (deepspeed/runtime/zero/utils.py).
+        values["zero_allow_untested_optimizer"] = True
+    if stage == 3 and run.optimizer == "muon":
+        # "Muon and reduce scatter cannot be used together" (deepspeed/runtime/zero/stage3.py).
+        zero["reduce_scatter"] = False
     if run.cpu_offload != "none":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if run.cpu_offload == "all":

@@ -644,3 +644,13 @@ def test_accelerate_on_several_nodes(strategy: str) -> None:
     one = export.accelerate_yaml(dataclasses.replace(RUN, strategy=strategy))
     assert "multinode" not in one
     assert "Each node" not in one
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:4])
+def test_deepspeed_takes_lamb_and_muon(strategy: str) -> None:
+    run = dataclasses.replace(RUN, strategy=strategy)
+    lamb = json.loads(export.deepspeed_json(dataclasses.replace(run, optimizer="lamb")))
+    assert lamb.get("zero_allow_untested_optimizer", False) == (strategy != "ddp")
+    muon = json.loads(export.deepspeed_json(dataclasses.replace(run, optimizer="muon")))["zero_optimization"]
+    assert muon.get("reduce_scatter", True) == (strategy != "zero3")
+    assert "untested" not in export.deepspeed_json(run)
