@@ -346,13 +346,57 @@ def _yaml(values: Mapping[str, Any], indent: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
+def _accelerate_head(run: RunSettings, changes: list[str]) -> list[str]:
+    """Say what Accelerate's file has no place for."""
+    said = [HEADER, _plan(run), *_placeholder(run), *changes, *_fp8_upcast(run)]
+    if run.nodes > 1:
+        said.append(
+            f"Each node has a machine_rank of its own, from 0 on the first to {run.nodes - 1}: change it there."
+        )
+    if _on_deepspeed(run):
+        said += _as_deepspeed_trains(run)
+    if run.checkpointing == "selective" and _fsdp_checkpoints(run):
+        said.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
+    return said
+
+
+def _accelerate_fsdp(run: RunSettings) -> dict[str, Any]:
+    return {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": True,
+        "fsdp_offload_params": run.cpu_offload == "all",
+        "fsdp_activation_checkpointing": _fsdp_checkpoints(run),
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
+def _accelerate_deepspeed(run: RunSettings) -> dict[str, Any]:
+    values = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
+    if run.nodes > 1:
+        # Otherwise it starts with pdsh and a hostfile (accelerate/utils/launch.py, prepare_deepspeed_cmd_env).
+        values["deepspeed_multinode_launcher"] = "standard"
+    return values
+
+
+def _set_by_accelerate(run: RunSettings) -> set[Setting]:
+    """What Accelerate's file settles."""
+    sets = {Setting.PARALLELISM}
+    if run.precision in {"fp32", "amp-bf16", "amp-fp16"}:
+        sets.add(Setting.PRECISION)
+    if _on_fsdp(run):
+        if run.library == "transformers":
+            # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules, and checkpoints each.
+            sets |= {Setting.UNITS, Setting.CHECKPOINTING}
+        if run.cpu_offload == "all":
+            sets.add(Setting.OFFLOAD)
+    return sets | _set_by_deepspeed(run) if _on_deepspeed(run) else sets
+
+
 def accelerate_yaml(run: RunSettings) -> str:
     """Write an Accelerate configuration file, for ``accelerate launch --config_file``."""
     _require_data_parallel(run, "Accelerate")
     run, changes = _as_fsdp_trains(run)
-    sets = {Setting.PARALLELISM}
-    if run.precision in {"fp32", "amp-bf16", "amp-fp16"}:
-        sets.add(Setting.PRECISION)
     precision = {"amp-bf16": "bf16", "bf16-master": "bf16", "amp-fp16": "fp16", "fp8": "fp8"}.get(run.precision, "no")
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -367,39 +411,13 @@ def accelerate_yaml(run: RunSettings) -> str:
     if run.nodes > 1:
         values |= {"main_process_ip": "the-first-node", "main_process_port": 29500, "rdzv_backend": "static"}
     if _on_fsdp(run):
-        values["distributed_type"] = "FSDP"
-        values["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_reshard_after_forward": True,
-            "fsdp_offload_params": run.cpu_offload == "all",
-            "fsdp_activation_checkpointing": _fsdp_checkpoints(run),
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }
-        if run.library == "transformers":
-            # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules, and checkpoints each.
-            sets |= {Setting.UNITS, Setting.CHECKPOINTING}
-        if run.cpu_offload == "all":
-            sets.add(Setting.OFFLOAD)
+        values |= {"distributed_type": "FSDP", "fsdp_config": _accelerate_fsdp(run)}
     elif _on_deepspeed(run):
-        sets |= _set_by_deepspeed(run)
-        values["distributed_type"] = "DEEPSPEED"
-        # Accelerate refuses these beside a DeepSpeed file that already says them.
+        # Accelerate refuses a precision beside a DeepSpeed file that already says it.
         del values["mixed_precision"]
-        values["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": run.zero_stage == 3}
-        if run.nodes > 1:
-            # Otherwise it starts with pdsh and a hostfile (accelerate/utils/launch.py, prepare_deepspeed_cmd_env).
-            values["deepspeed_config"]["deepspeed_multinode_launcher"] = "standard"
-    head = [HEADER, _plan(run), *_placeholder(run), *changes, *_fp8_upcast(run)]
-    if run.nodes > 1:
-        head.append(
-            f"Each node has a machine_rank of its own, from 0 on the first to {run.nodes - 1}: change it there."
-        )
-    if _on_deepspeed(run):
-        head += _as_deepspeed_trains(run)
-    if run.checkpointing == "selective" and Setting.CHECKPOINTING in sets:
-        head.append(f"fsdp_activation_checkpointing {_WHOLE_BLOCKS}")
-    return "\n".join([*_comments(*head), *before(run, sets)]) + "\n" + _yaml(values)
+        values |= {"distributed_type": "DEEPSPEED", "deepspeed_config": _accelerate_deepspeed(run)}
+    head = [*_comments(*_accelerate_head(run, changes)), *before(run, _set_by_accelerate(run))]
+    return "\n".join(head) + "\n" + _yaml(values)
 
 
 def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
