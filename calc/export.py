@@ -20,6 +20,7 @@ from calc.preconditions import (
     lora_arguments,
     note,
     number,
+    optimizer_words,
     quantization_arguments,
 )
 from calc.run_settings import RunSettings, settings
@@ -536,9 +537,23 @@ _LIGHTNING_STRATEGIES = {
 }
 
 
+# With offload DeepSpeed takes no other optimizers that it did not make itself (deepspeed/runtime/engine.py,
+# _configure_optimizer).
+_DEEPSPEED_CPU_OPTIMIZERS = {
+    "adam": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr}, adamw_mode=False)",
+    "adamw": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr})",
+    "adamw-fused": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr})",
+    "lion": "deepspeed.ops.lion.DeepSpeedCPULion(parameters, lr={lr})",
+}
+_STAGE_3_OPTIMIZER = "DeepSpeedStrategy(stage=3, offload_optimizer=True)"
+"""deepspeed_stage_3_offload would offload the weights, too (lightning/pytorch/strategies/deepspeed.py)."""
+
+
 def _lightning_strategy(run: RunSettings) -> str:
-    """Name the strategy; for FSDP it is the one without arguments."""
+    """Name the strategy, or write the call that makes it; for FSDP it is the one without arguments."""
     strategy = _LIGHTNING_STRATEGIES[run.strategy] if run.gpus > 1 else "auto"
+    if run.cpu_offload == "optimizer" and strategy.endswith("_3"):
+        return _STAGE_3_OPTIMIZER
     if run.cpu_offload != "none" and strategy.endswith(("_2", "_3")):
         return f"{strategy}_offload"
     if run.precision == "bf16-master" and _on_deepspeed(run) and strategy in {"auto", "ddp"}:
@@ -569,9 +584,22 @@ def _set_by_lightning(run: RunSettings, strategy: str) -> set[Setting]:
             sets.add(Setting.UNITS)
         if run.cpu_offload == "all":
             sets.add(Setting.OFFLOAD)
-    elif strategy.endswith("_offload") and _offloads_on_deepspeed(run):
+    elif _offloads_in_lightning(strategy) and _offloads_on_deepspeed(run):
         sets.add(Setting.OFFLOAD)
     return sets
+
+
+def _offloads_in_lightning(strategy: str) -> bool:
+    """Whether DeepSpeed holds the optimizer's state on the CPU."""
+    return strategy == _STAGE_3_OPTIMIZER or strategy.endswith("_offload")
+
+
+def _lightning_words(run: RunSettings, strategy: str) -> dict[Setting, str]:
+    """What is named otherwise than in other files."""
+    if not _offloads_in_lightning(strategy):
+        return {}
+    call = _lookup(_DEEPSPEED_CPU_OPTIMIZERS, run, "DeepSpeed\u2019s offload under Lightning")
+    return {Setting.OPTIMIZER: optimizer_words(call, run)}
 
 
 def _lightning_call(run: RunSettings, arguments: dict[str, Any]) -> list[str]:
@@ -609,15 +637,18 @@ def lightning_trainer(run: RunSettings) -> str:
         "devices": run.gpus // run.nodes,
         "num_nodes": run.nodes,
         "precision": "bf16-true" if copies else _LIGHTNING_PRECISIONS[run.precision],
-        "strategy": strategy,
+        "strategy": _Code(strategy) if strategy == _STAGE_3_OPTIMIZER else strategy,
         "accumulate_grad_batches": run.accumulation_steps,
     }
-    lines = [*_comments(HEADER, *_placeholder(run), *changes), *before(run, _set_by_lightning(run, strategy))]
+    lines = [*_comments(HEADER, *_placeholder(run), *changes)]
+    lines += before(run, _set_by_lightning(run, strategy), _lightning_words(run, strategy))
     if run.precision == "tf32":
         lines.append("import torch")
     lines.append("from lightning import Trainer")
-    if strategy == "fsdp":
-        lines.append("from lightning.pytorch.strategies import FSDPStrategy")
+    if strategy in {"fsdp", _STAGE_3_OPTIMIZER}:
+        lines.append(
+            f"from lightning.pytorch.strategies import {'FSDP' if strategy == 'fsdp' else 'DeepSpeed'}Strategy"
+        )
     lines.append("")
     if run.precision == "tf32":
         lines += ['torch.set_float32_matmul_precision("high")', ""]

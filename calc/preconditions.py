@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from calc.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from calc.run_settings import RunSettings
 
@@ -176,9 +176,14 @@ def _precision(run: RunSettings) -> str:
     )
 
 
+def optimizer_words(call: str, run: RunSettings) -> str:
+    """Name the optimizer by the call that makes it."""
+    return "optimizer: " + call.format(lr=number(run.rate))
+
+
 def _optimizer(run: RunSettings) -> str:
     _, call = TORCH_OPTIMIZERS.get(run.optimizer, ("", run.optimizer))
-    return "optimizer: " + call.format(lr=number(run.rate))
+    return optimizer_words(call, run)
 
 
 def _parallelism(run: RunSettings) -> str:
@@ -218,14 +223,18 @@ _WORDS = {
 _LEAD = "Before: the batch fits with these settings, which this file does not make:"
 
 
-def left_out(run: RunSettings, sets: Collection[Setting]) -> list[str]:
-    """Name each of the scenario's settings that a file which ``sets`` some leaves to its reader."""
-    return [words for setting, say in _WORDS.items() if setting not in sets and (words := say(run))]
+def left_out(run: RunSettings, sets: Collection[Setting], own: Mapping[Setting, str] | None = None) -> list[str]:
+    """Name each of the scenario's settings that a file which ``sets`` some leaves to its reader, in ``own`` words."""
+    words = {setting: say(run) for setting, say in _WORDS.items()} | (own or {})
+    return [said for setting, said in words.items() if setting not in sets and said]
 
 
-def before(run: RunSettings, sets: Collection[Setting]) -> list[str]:
-    """Write the head of a file that ``sets`` some of the settings: comment lines, none where it leaves nothing out."""
-    missing = left_out(run, sets)
+def before(run: RunSettings, sets: Collection[Setting], own: Mapping[Setting, str] | None = None) -> list[str]:
+    """Write the head of a file that ``sets`` some of the settings: comment lines, none where it leaves nothing out.
+
+    ``own`` are the file's words for what is said otherwise there than elsewhere.
+    """
+    missing = left_out(run, sets, own)
     return [f"# {_LEAD}", *(f"#   {words}" for words in missing)] if missing else []
 
 

@@ -654,3 +654,36 @@ def test_deepspeed_takes_lamb_and_muon(strategy: str) -> None:
     muon = json.loads(export.deepspeed_json(dataclasses.replace(run, optimizer="muon")))["zero_optimization"]
     assert muon.get("reduce_scatter", True) == (strategy != "zero3")
     assert "untested" not in export.deepspeed_json(run)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "offload", "written"),
+    [
+        ("zero2", "optimizer", "'deepspeed_stage_2_offload'"),
+        ("zero3", "optimizer", "DeepSpeedStrategy(stage=3, offload_optimizer=True)"),
+        ("zero3", "all", "'deepspeed_stage_3_offload'"),
+    ],
+)
+def test_lightning_offloads_no_more_than_was_asked_for(strategy: str, offload: str, written: str) -> None:
+    # deepspeed_stage_3_offload is offload_optimizer and offload_parameters.
+    run = dataclasses.replace(RUN, strategy=strategy, cpu_offload=offload)
+    text = export.lightning_trainer(run)
+    assert f"strategy={written}," in text
+    assert ("import DeepSpeedStrategy" in text) == written.startswith("DeepSpeedStrategy")
+    assert "#   offload to the CPU" not in text
+    # DeepSpeed refuses torch's optimizers beside offload.
+    assert "#   optimizer: deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=0.0002" in text
+    adam = export.lightning_trainer(dataclasses.replace(run, optimizer="adam"))
+    assert "DeepSpeedCPUAdam(parameters, lr=0.0002, adamw_mode=False" in adam
+    with pytest.raises(ScenarioError, match="offload under Lightning"):
+        export.lightning_trainer(dataclasses.replace(run, optimizer="adagrad"))
+
+
+def test_lightning_knows_the_offload() -> None:
+    strategies = pytest.importorskip("lightning.pytorch.strategies")
+    pytest.importorskip("deepspeed")
+    run = dataclasses.replace(RUN, strategy="zero3", cpu_offload="optimizer")
+    made = strategies.DeepSpeedStrategy(**call_arguments(export.lightning_trainer(run), "DeepSpeedStrategy"))
+    zero = made.config["zero_optimization"]
+    assert zero["offload_optimizer"]["device"] == "cpu"
+    assert "offload_param" not in zero
