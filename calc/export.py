@@ -219,6 +219,11 @@ def _model_lines(run: RunSettings) -> list[str]:
             f"four_bit = BitsAndBytesConfig({quantization_arguments(run)})",
         ]
         keywords.append("quantization_config=four_bit")
+        if run.gpus > 1:
+            # TrainingArguments, which choose the process's GPU, come later: until then it is the first for all
+            # (transformers/quantizers/quantizer_bnb_4bit.py, update_device_map).
+            lines.insert(0, "import os")
+            keywords.append('device_map={"": int(os.environ["LOCAL_RANK"])}')
     lines.append(f'model = {loader}.from_pretrained("{name}", {", ".join(keywords)})')
     if run.adapts and run.lora_targets:
         lines += [

@@ -225,7 +225,8 @@ _LEAD = "Before: the batch fits with these settings, which this file does not ma
 
 def left_out(run: RunSettings, sets: Collection[Setting], own: Mapping[Setting, str] | None = None) -> list[str]:
     """Name each of the scenario's settings that a file which ``sets`` some leaves to its reader, in ``own`` words."""
-    words = {setting: say(run) for setting, say in _WORDS.items()} | (own or {})
+    words = {setting: say(run) for setting, say in _WORDS.items()}
+    words.update(own or {})
     return [said for setting, said in words.items() if setting not in sets and said]
 
 

@@ -687,3 +687,14 @@ def test_lightning_knows_the_offload() -> None:
     zero = made.config["zero_optimization"]
     assert zero["offload_optimizer"]["device"] == "cpu"
     assert "offload_param" not in zero
+
+
+def test_four_bit_weights_go_to_the_gpu_of_their_process() -> None:
+    # Without device_map, bitsandbytes takes torch.cuda.current_device(): the first, until TrainingArguments are made.
+    for library, architecture in (("transformers", "llama"), ("diffusers", "UNet2DConditionModel")):
+        run = dataclasses.replace(RUN, method="qlora", library=library, architecture=architecture)
+        text = export.training_arguments(run)
+        assert 'device_map={"": int(os.environ["LOCAL_RANK"])}' in text
+        assert "# import os" in text
+        assert "device_map" not in export.training_arguments(dataclasses.replace(run, gpus=1, data_parallel=1))
+    assert "device_map" not in export.training_arguments(dataclasses.replace(RUN, method="lora"))
