@@ -579,6 +579,21 @@ def _require_lightning_precision(run: RunSettings, strategy: str) -> None:
         )
 
 
+def _require_lightning_adapters(run: RunSettings, strategy: str) -> None:
+    """Refuse adapters in fp32 beside weights of another type in one unit.
+
+    Lightning's strategy is FSDP1, which flattens a unit's tensors into one: "Must flatten tensors with uniform dtype"
+    (torch/distributed/fsdp/_flat_param.py). The precisions that are "true" turn all but 4-bit weights to one type.
+    """
+    mixed = run.method == "qlora" or (run.adapts and run.precision == "bf16-master")
+    if strategy == "fsdp" and mixed:
+        raise ScenarioError(
+            "method",
+            "Lightning\u2019s FSDP strategy flattens tensors of one type alone, and adapters are in fp32 beside weights "
+            "of another: use Accelerate\u2019s FSDP, or ddp as strategy",
+        )
+
+
 def _set_by_lightning(run: RunSettings, strategy: str) -> set[Setting]:
     """What the ``Trainer`` settles."""
     sets = {Setting.PRECISION, Setting.PARALLELISM}
@@ -633,6 +648,7 @@ def lightning_trainer(run: RunSettings) -> str:
     run, changes = _as_fsdp_trains(run)
     strategy = _lightning_strategy(run)
     _require_lightning_precision(run, strategy)
+    _require_lightning_adapters(run, strategy)
     if _on_deepspeed(run):
         changes = _as_deepspeed_trains(run)
     # With fp32 copies in DeepSpeed the model itself is in bfloat16.

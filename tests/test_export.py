@@ -393,7 +393,8 @@ def test_four_bit_weights_are_stored_as_a_type_that_shards(strategy: str) -> Non
     run = dataclasses.replace(RUN, method="qlora", precision="amp-bf16", strategy=strategy)
     rows = {row["id"]: row.get("note", "") + row.get("text", "") for row in export.export_all(run)}
     assert 'bnb_4bit_quant_storage="bfloat16"' in rows["fsdp"]  # It shards whatever the strategy.
-    for name in ("training-arguments", "accelerate", "deepspeed", "lightning", "torchrun"):
+    names = ("training-arguments", "accelerate", "deepspeed", "torchrun")
+    for name in names if strategy == "fsdp" else (*names, "lightning"):
         assert ('bnb_4bit_quant_storage="bfloat16"' in rows[name]) == (strategy in {"zero3", "fsdp"}), name
 
 
@@ -698,3 +699,19 @@ def test_four_bit_weights_go_to_the_gpu_of_their_process() -> None:
         assert "# import os" in text
         assert "device_map" not in export.training_arguments(dataclasses.replace(run, gpus=1, data_parallel=1))
     assert "device_map" not in export.training_arguments(dataclasses.replace(RUN, method="lora"))
+
+
+def test_lightning_shards_no_mixed_types() -> None:
+    # torch/distributed/fsdp/_flat_param.py: "Must flatten tensors with uniform dtype".
+    fsdp = dataclasses.replace(RUN, strategy="fsdp")
+    for changed in ({"method": "qlora"}, {"method": "lora", "precision": "bf16-master"}):
+        with pytest.raises(ScenarioError) as caught:
+            export.lightning_trainer(dataclasses.replace(fsdp, **changed))
+        assert caught.value.field == "method"
+    for run in (
+        dataclasses.replace(RUN, method="qlora"),
+        dataclasses.replace(fsdp, method="qlora", gpus=1, data_parallel=1),
+        dataclasses.replace(fsdp, method="lora"),
+        dataclasses.replace(fsdp, precision="bf16-master"),
+    ):
+        assert "Trainer(" in export.lightning_trainer(run)
