@@ -71,6 +71,9 @@ _MODEL_CLASSES = {
     "speech-ctc": "AutoModelForCTC",
     "image-classification": "AutoModelForImageClassification",
 }
+# The batch was computed without the auxiliary classifiers, which train by default; torchvision warns unless told how to
+# initialize the weights (torchvision/models/googlenet.py, inception.py).
+_TORCHVISION_KEYWORDS = dict.fromkeys(("googlenet", "inception_v3"), ", aux_logits=False, init_weights=True")
 
 
 def _require_data_parallel(run: RunSettings, what: str) -> None:
@@ -202,7 +205,10 @@ def _model_lines(run: RunSettings) -> list[str]:
     """Lines that load a model with the scenario's attention, dtype and adapters, as far as its library has them."""
     name = run.model_name or "the-model"
     if run.library == "torchvision":
-        return ["import torchvision", f'model = torchvision.models.get_model("{name}")']
+        return [
+            "import torchvision",
+            f'model = torchvision.models.get_model("{name}"{_TORCHVISION_KEYWORDS.get(name, "")})',
+        ]
     loader = _MODEL_CLASSES.get(run.task, "AutoModel")
     keywords = [f'dtype="{run.weights_dtype}"']
     if run.library == "diffusers":

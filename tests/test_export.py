@@ -715,3 +715,13 @@ def test_lightning_shards_no_mixed_types() -> None:
         dataclasses.replace(fsdp, precision="bf16-master"),
     ):
         assert "Trainer(" in export.lightning_trainer(run)
+
+
+@pytest.mark.parametrize("model", ["googlenet", "inception_v3"])
+def test_auxiliary_classifiers_are_left_out(model: str) -> None:
+    text = said_by({"model": model, "optimizer": "sgd"})["training-arguments"]
+    line = next(line for line in text.splitlines() if "get_model(" in line).removeprefix("# model = ")
+    assert line == f'torchvision.models.get_model("{model}", aux_logits=False, init_weights=True)'
+    torchvision = pytest.importorskip("torchvision")
+    made = torchvision.models.get_model(model, aux_logits=False, init_weights=False)
+    assert sum(parameter.numel() for parameter in made.parameters()) == models.preset(model).parameters
