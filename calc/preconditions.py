@@ -63,6 +63,10 @@ TORCH_OPTIMIZERS = {
 }
 """Optimizer id: the package and the call, for a loop of one's own."""
 
+# Under SEQ_CLS the new classifier trains, too; without it, it would stay as it was initialized (peft/peft_model.py,
+# PeftModelForSequenceClassification). Other tasks have no model class there, or one that asks for tokens.
+_PEFT_TASKS = {"causal-lm": "CAUSAL_LM", "seq2seq-lm": "SEQ_2_SEQ_LM", "sequence-classification": "SEQ_CLS"}
+
 _KERNELS = {"eager": "plain matrix products", "sdpa": "SDPA", "flash-attention-2": "FlashAttention-2"}
 _OFFLOADED = {"optimizer": "the optimizer state", "all": "the optimizer state and the weights"}
 
@@ -76,7 +80,9 @@ def lora_arguments(run: RunSettings) -> str:
     """Write the arguments of peft's ``LoraConfig``."""
     targets = run.lora_targets if isinstance(run.lora_targets, str) else list(run.lora_targets)
     shown = repr(targets) if targets else "[...]"
-    return f"r={run.lora_rank}, lora_alpha={2 * run.lora_rank}, target_modules={shown}"
+    arguments = f"r={run.lora_rank}, lora_alpha={2 * run.lora_rank}, target_modules={shown}"
+    task = _PEFT_TASKS.get(run.task, "") if run.library == "transformers" else ""
+    return f'{arguments}, task_type="{task}"' if task else arguments
 
 
 def quantization_arguments(run: RunSettings) -> str:

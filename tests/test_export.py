@@ -725,3 +725,32 @@ def test_auxiliary_classifiers_are_left_out(model: str) -> None:
     torchvision = pytest.importorskip("torchvision")
     made = torchvision.models.get_model(model, aux_logits=False, init_weights=False)
     assert sum(parameter.numel() for parameter in made.parameters()) == models.preset(model).parameters
+
+
+@pytest.mark.parametrize(
+    ("task", "written"),
+    [
+        ("causal-lm", "CAUSAL_LM"),
+        ("seq2seq-lm", "SEQ_2_SEQ_LM"),
+        ("sequence-classification", "SEQ_CLS"),
+        ("masked-lm", ""),
+        ("speech-seq2seq", ""),
+    ],
+)
+def test_adapters_know_their_task(task: str, written: str) -> None:
+    # Without SEQ_CLS, peft freezes the classifier that from_pretrained has just initialized.
+    run = dataclasses.replace(RUN, method="lora", task=task)
+    for text in (export.training_arguments(run), export.plain_loop(run)):
+        assert (f'task_type="{written}"' in text) == bool(written)
+        assert ("task_type" in text) == bool(written)
+
+
+def test_the_new_classifier_trains() -> None:
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **sizes))
+    run = dataclasses.replace(RUN, method="lora", task="sequence-classification", lora_targets=("query",))
+    line = next(line for line in export.training_arguments(run).splitlines() if "LoraConfig(" in line)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(**call_arguments(line.removeprefix("# "), "LoraConfig")))
+    assert any("classifier" in name for name, part in adapted.named_parameters() if part.requires_grad)
