@@ -493,6 +493,15 @@ def deepspeed_note(run: RunSettings) -> str:
     return " ".join(filter(None, said))
 
 
+# As Accelerate makes it for fully_shard (accelerate/utils/fsdp_utils.py, get_fsdp2_grad_scaler).
+_SHARD_SCALER = """
+
+# Gradients in float16 vanish unless the loss is scaled: scaler.scale(loss).backward(), then scaler.unscale_(optimizer)
+# before clipping, scaler.step(optimizer) and scaler.update().
+scaler = torch.amp.GradScaler("cuda")
+"""
+
+
 def fsdp_script(run: RunSettings) -> str:
     """Write the lines that shard a model with torch's ``fully_shard``."""
     _require_data_parallel(run, "fully_shard")
@@ -510,6 +519,7 @@ def fsdp_script(run: RunSettings) -> str:
     elif run.precision == "amp-fp16":
         policy = "MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)"
     offload = "CPUOffloadPolicy()" if run.cpu_offload == "all" else "OffloadPolicy()"
+    scaled = _SHARD_SCALER if run.precision == "amp-fp16" else ""
     return f'''{head}
 import torch
 from torch import nn
@@ -526,7 +536,7 @@ def shard(model: nn.Module, blocks: list[nn.Module]) -> nn.Module:
     for block in blocks:
         fully_shard(block, mp_policy=policy, offload_policy=offload)
     return fully_shard(model, mp_policy=policy, offload_policy=offload)
-'''
+{scaled}'''
 
 
 _LIGHTNING_PRECISIONS = {
@@ -595,7 +605,7 @@ def _require_lightning_adapters(run: RunSettings, strategy: str) -> None:
     if strategy == "fsdp" and mixed:
         raise ScenarioError(
             "method",
-            "Lightning\u2019s FSDP strategy flattens tensors of one type alone, and adapters are in fp32 beside weights "
+            "Lightning\u2019s FSDP strategy flattens tensors of one type alone; adapters are in fp32 beside weights "
             "of another: use Accelerate\u2019s FSDP, or ddp as strategy",
         )
 

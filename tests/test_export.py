@@ -745,6 +745,7 @@ def test_adapters_know_their_task(task: str, written: str) -> None:
         assert ("task_type" in text) == bool(written)
 
 
+@pytest.mark.filterwarnings("ignore")  # peft's own, of names that transformers renames.
 def test_the_new_classifier_trains() -> None:
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
@@ -754,3 +755,14 @@ def test_the_new_classifier_trains() -> None:
     line = next(line for line in export.training_arguments(run).splitlines() if "LoraConfig(" in line)
     adapted = peft.get_peft_model(model, peft.LoraConfig(**call_arguments(line.removeprefix("# "), "LoraConfig")))
     assert any("classifier" in name for name, part in adapted.named_parameters() if part.requires_grad)
+
+
+def test_sharded_float16_scales_its_loss() -> None:
+    # MixedPrecisionPolicy casts; without a scaler small gradients in float16 are zero.
+    assert 'scaler = torch.amp.GradScaler("cuda")' in export.fsdp_script(dataclasses.replace(RUN, precision="amp-fp16"))
+    for precision in PRECISIONS:
+        text = export.fsdp_script(dataclasses.replace(RUN, precision=precision))
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+        if precision != "amp-fp16":
+            assert "GradScaler" not in text
