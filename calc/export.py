@@ -74,6 +74,8 @@ _MODEL_CLASSES = {
 # The batch was computed without the auxiliary classifiers, which train by default; torchvision warns unless told how to
 # initialize the weights (torchvision/models/googlenet.py, inception.py).
 _TORCHVISION_KEYWORDS = dict.fromkeys(("googlenet", "inception_v3"), ", aux_logits=False, init_weights=True")
+_CONV1D_MODEL_TYPES = frozenset({"gpt2", "imagegpt", "openai-gpt"})
+"""Whose blocks are of transformers' own Conv1D: transformers/models/<model type>/modeling_<model type>.py."""
 
 
 def _require_data_parallel(run: RunSettings, what: str) -> None:
@@ -327,6 +329,21 @@ def _trainer_head(run: RunSettings) -> list[str]:
     return said
 
 
+def _galore_targets(run: RunSettings) -> str:
+    """Name the layers whose gradients GaLore projects: the linear ones of every block, whatever they are called.
+
+    A string is matched with the whole name (transformers/trainer_utils.py, check_target_module_exists); blocks are
+    numbered, embeddings and the output layer are not.
+    """
+    if run.architecture in _CONV1D_MODEL_TYPES:
+        raise ScenarioError(
+            "optimizer",
+            f"GaLore in Trainer projects torch.nn.Linear alone, and the blocks of {run.architecture} have none: use "
+            "adafactor or adamw-8bit, or another model",
+        )
+    return r".*\.\d+\..+" if run.library == "transformers" else "all-linear"
+
+
 def training_arguments(run: RunSettings) -> str:
     """Write Hugging Face ``TrainingArguments``, with the lines that load the model as a comment."""
     _require_data_parallel(run, "TrainingArguments")
@@ -340,7 +357,7 @@ def training_arguments(run: RunSettings) -> str:
         **_trainer_settings(run),
     }
     if run.optimizer == "galore-adamw":
-        arguments["optim_target_modules"] = ["attn", "mlp"]
+        arguments["optim_target_modules"] = _galore_targets(run)
     lines = _comments(*_trainer_head(run), *changes, *_fp8_upcast(run))
     lines += before(run, _set_by_trainer(run))
     lines += ["#", "# Before: load the model.", *_comments(*_model_lines(run))]

@@ -766,3 +766,36 @@ def test_sharded_float16_scales_its_loss() -> None:
         assert not text.endswith("\n\n")
         if precision != "amp-fp16":
             assert "GradScaler" not in text
+
+
+def test_galore_finds_the_layers_of_every_block() -> None:
+    run = dataclasses.replace(RUN, optimizer="galore-adamw", architecture="bert")
+    pattern = call_arguments(export.training_arguments(run), "TrainingArguments")["optim_target_modules"]
+    inside = (
+        "model.layers.0.self_attn.q_proj",
+        "model.layers.11.mlp.down_proj",
+        "bert.encoder.layer.3.attention.self.query",
+        "encoder.block.0.layer.0.SelfAttention.q",
+        "gpt_neox.layers.5.attention.query_key_value",
+    )
+    assert all(re.fullmatch(pattern, name) for name in inside)
+    assert not any(re.fullmatch(pattern, name) for name in ("lm_head", "embed_out", "cls.predictions.decoder", "fc"))
+    vision = export.training_arguments(dataclasses.replace(run, library="torchvision"))
+    assert "optim_target_modules='all-linear'" in vision
+    # Its blocks are of Conv1D, and Trainer would stop: "No target modules found".
+    with pytest.raises(ScenarioError, match=r"torch\.nn\.Linear"):
+        export.training_arguments(dataclasses.replace(run, architecture="gpt2"))
+
+
+@pytest.mark.parametrize(("model_type", "linear"), [("llama", 7), ("bert", 6), ("gpt2", 0), ("gpt_neox", 4)])
+def test_trainer_finds_what_galore_names(model_type: str, linear: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.AutoModel.from_config(
+        transformers.AutoConfig.for_model(model_type, **(sizes if linear else {"n_embd": 8, "n_layer": 1, "n_head": 2}))
+    )
+    pattern = export._galore_targets(dataclasses.replace(RUN, architecture="llama"))
+    exists = transformers.trainer_utils.check_target_module_exists
+    found = [n for n, part in model.named_modules() if isinstance(part, torch.nn.Linear) and exists(pattern, n)]
+    assert len(found) == linear
