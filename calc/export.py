@@ -18,6 +18,7 @@ from calc.preconditions import (
     attention_argument,
     before,
     lora_arguments,
+    names_blocks,
     note,
     number,
     optimizer_words,
@@ -260,6 +261,7 @@ def _set_by_trainer(run: RunSettings) -> set[Setting]:
         sets.add(Setting.PRECISION)
     if run.library == "transformers":
         sets.add(Setting.CHECKPOINTING)
+    if names_blocks(run):
         sets.add(Setting.UNITS)  # Accelerate takes them from model._no_split_modules.
     if run.architecture in LIGER_MODEL_TYPES:
         sets.add(Setting.LOSS)
@@ -274,7 +276,7 @@ def _fsdp_checkpoints(run: RunSettings) -> bool:
     Trainer refuses its own beside FSDP's, so all files of one run leave it to the same (transformers/trainer.py,
     create_accelerator_and_postprocess: "can't both be set to True").
     """
-    return _on_fsdp(run) and run.checkpointing != "none" and run.library == "transformers"
+    return _on_fsdp(run) and run.checkpointing != "none" and names_blocks(run)
 
 
 def _trainer_sharding(run: RunSettings) -> dict[str, Any]:
@@ -414,7 +416,7 @@ def _set_by_accelerate(run: RunSettings) -> set[Setting]:
     if run.precision in {"fp32", "amp-bf16", "amp-fp16"}:
         sets.add(Setting.PRECISION)
     if _on_fsdp(run):
-        if run.library == "transformers":
+        if names_blocks(run):
             # TRANSFORMER_BASED_WRAP takes them from model._no_split_modules, and checkpoints each.
             sets |= {Setting.UNITS, Setting.CHECKPOINTING}
         if run.cpu_offload == "all":
@@ -633,7 +635,7 @@ def _set_by_lightning(run: RunSettings, strategy: str) -> set[Setting]:
     if run.weights_dtype != "float32" and not run.adapts:
         sets.add(Setting.WEIGHTS)  # These precisions turn the model to their type.
     if strategy == "fsdp":
-        if run.library == "transformers":
+        if names_blocks(run):
             sets.add(Setting.UNITS)
         if run.cpu_offload == "all":
             sets.add(Setting.OFFLOAD)
@@ -659,7 +661,7 @@ def _lightning_call(run: RunSettings, arguments: dict[str, Any]) -> list[str]:
     """Write what makes the ``Trainer``: a function of the model where FSDP's units are read from it."""
     if arguments["strategy"] != "fsdp":
         return ["trainer = " + _call("Trainer", arguments)]
-    units = {"auto_wrap_policy": "blocks"} if run.library == "transformers" else {}
+    units = {"auto_wrap_policy": "blocks"} if names_blocks(run) else {}
     offload = {"cpu_offload": "True"} if run.cpu_offload == "all" else {}
     given = ", ".join(f"{name}={value}" for name, value in (units | offload).items())
     call = _call("Trainer", arguments | {"strategy": _Code(f"FSDPStrategy({given})")})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from calc.transformers_limits import WITHOUT_BLOCKS
 from calc.wording import counted
 
 if TYPE_CHECKING:
@@ -200,11 +201,19 @@ def _parallelism(run: RunSettings) -> str:
     return f"parallelism: {', '.join(ways)}" if ways else ""
 
 
+def names_blocks(run: RunSettings) -> bool:
+    """Whether the model's ``_no_split_modules`` name its blocks, from which FSDP's units are taken."""
+    return run.library == "transformers" and run.architecture not in WITHOUT_BLOCKS
+
+
 def _units(run: RunSettings) -> str:
     if run.strategy != "fsdp" or run.gpus == 1:
         return ""
-    named = "model._no_split_modules" if run.library == "transformers" else "the classes of the model's blocks"
-    return f"FSDP units of one block each: an auto-wrap policy with {named}, or all weights are gathered at once"
+    named = "model._no_split_modules" if names_blocks(run) else "the classes of the model's blocks"
+    unnamed = f" (transformers names none for {run.architecture})" if run.architecture in WITHOUT_BLOCKS else ""
+    return (
+        f"FSDP units of one block each: an auto-wrap policy with {named}{unnamed}, or all weights are gathered at once"
+    )
 
 
 def _offload(run: RunSettings) -> str:

@@ -23,6 +23,12 @@ from calc.errors import ScenarioError
 from calc.evaluation import evaluate
 from calc.preconditions import LIGER_MODEL_TYPES
 from calc.run_settings import RunSettings
+from calc.transformers_limits import (
+    WITHOUT_BLOCKS,
+    WITHOUT_CHECKPOINTING,
+    WITHOUT_FLASH_ATTENTION,
+    WITHOUT_SDPA,
+)
 from page import sections_take
 from page.format import escape
 
@@ -799,3 +805,46 @@ def test_trainer_finds_what_galore_names(model_type: str, linear: int) -> None:
     exists = transformers.trainer_utils.check_target_module_exists
     found = [n for n, part in model.named_modules() if isinstance(part, torch.nn.Linear) and exists(pattern, n)]
     assert len(found) == linear
+
+
+def test_units_are_not_claimed_where_the_library_names_no_blocks() -> None:
+    run = dataclasses.replace(RUN, strategy="fsdp", architecture="electra", task="masked-lm", checkpointing="full")
+    said = "#   FSDP units of one block each: an auto-wrap policy with the classes of the model's blocks (transformers"
+    for write in (export.training_arguments, export.accelerate_yaml, export.lightning_trainer, export.torchrun_line):
+        assert said in write(run), write
+        assert "FSDP units" not in export.training_arguments(dataclasses.replace(run, architecture="llama"))
+    assert "auto_wrap_policy" not in export.lightning_trainer(run)
+    # Accelerate checkpoints units; where it finds none, Trainer checkpoints.
+    arguments = call_arguments(export.training_arguments(run), "TrainingArguments")
+    assert arguments["gradient_checkpointing"] is True
+    assert "activation_checkpointing" not in arguments["fsdp_config"]
+    assert "fsdp_activation_checkpointing: false" in export.accelerate_yaml(run)
+
+
+# One model of each kind that transformers makes without sizes.
+LIMITED = (
+    "albert",
+    "bert",
+    "bloom",
+    "convnext",
+    "deberta-v2",
+    "electra",
+    "gemma2",
+    "gpt2",
+    "gpt_neo",
+    "llama",
+    "mpnet",
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", [*LIMITED, "beit", "distilbert", "mpt", "pegasus", "swin", "t5", "wav2vec2"])
+def test_transformers_has_these_limits(model_type: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(model_type))
+    assert (model_type in WITHOUT_SDPA) == (not model._supports_sdpa)
+    assert (model_type in WITHOUT_FLASH_ATTENTION) == (not model._supports_flash_attn)
+    assert (model_type in WITHOUT_CHECKPOINTING) == (not model.supports_gradient_checkpointing)
+    assert (model_type in WITHOUT_BLOCKS) == (not model._no_split_modules)
