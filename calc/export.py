@@ -16,6 +16,7 @@ from calc.preconditions import (
     TORCH_OPTIMIZERS,
     Setting,
     attention_argument,
+    attention_refused,
     before,
     lora_arguments,
     names_blocks,
@@ -75,8 +76,6 @@ _MODEL_CLASSES = {
 # The batch was computed without the auxiliary classifiers, which train by default; torchvision warns unless told how to
 # initialize the weights (torchvision/models/googlenet.py, inception.py).
 _TORCHVISION_KEYWORDS = dict.fromkeys(("googlenet", "inception_v3"), ", aux_logits=False, init_weights=True")
-_CONV1D_MODEL_TYPES = frozenset({"gpt2", "imagegpt", "openai-gpt"})
-"""Whose blocks are of transformers' own Conv1D: transformers/models/<model type>/modeling_<model type>.py."""
 
 
 def _require_data_parallel(run: RunSettings, what: str) -> None:
@@ -221,7 +220,8 @@ def _model_lines(run: RunSettings) -> list[str]:
         keywords = [f'subfolder="{folder}"', f"torch_dtype=torch.{run.weights_dtype}"]
     else:
         lines = [f"from transformers import {loader}"]
-        keywords.insert(0, attention_argument(run))
+        if not attention_refused(run):
+            keywords.insert(0, attention_argument(run))
     if run.method == "qlora":
         lines += [
             f"from {run.library} import BitsAndBytesConfig",
@@ -247,7 +247,7 @@ def _set_by_model_lines(run: RunSettings) -> frozenset[Setting]:
     missing: set[Setting] = set()
     if run.library == "torchvision":
         missing |= MODEL
-    if run.library == "diffusers":
+    if run.library == "diffusers" or attention_refused(run):
         missing.add(Setting.ATTENTION)
     if run.adapts and not run.lora_targets:
         missing.add(Setting.ADAPTERS)
@@ -337,10 +337,10 @@ def _galore_targets(run: RunSettings) -> str:
     A string is matched with the whole name (transformers/trainer_utils.py, check_target_module_exists); blocks are
     numbered, embeddings and the output layer are not.
     """
-    if run.architecture in _CONV1D_MODEL_TYPES:
+    if run.architecture == "gpt2":  # Of transformers' own Conv1D (transformers/models/gpt2/modeling_gpt2.py).
         raise ScenarioError(
             "optimizer",
-            f"GaLore in Trainer projects torch.nn.Linear alone, and the blocks of {run.architecture} have none: use "
+            "GaLore in Trainer projects torch.nn.Linear alone, and the blocks of gpt2 have none: use "
             "adafactor or adamw-8bit, or another model",
         )
     return r".*\.\d+\..+" if run.library == "transformers" else "all-linear"
@@ -718,7 +718,8 @@ def _set_by_train(run: RunSettings) -> set[Setting]:
         plain_loop(run)
     except ScenarioError:
         return set()
-    return _set_by_loop(run) | ({Setting.ATTENTION} if run.attention == "sdpa" else set())
+    by_itself = run.attention == "sdpa" and not attention_refused(run)
+    return _set_by_loop(run) | ({Setting.ATTENTION} if by_itself else set())
 
 
 def torchrun_line(run: RunSettings) -> str:

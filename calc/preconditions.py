@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from calc.transformers_limits import WITHOUT_BLOCKS
+from calc.transformers_limits import WITHOUT_ATTENTION, WITHOUT_BLOCKS, WITHOUT_FLASH_ATTENTION, WITHOUT_SDPA
 from calc.wording import counted
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ def quantization_arguments(run: RunSettings) -> str:
     return f'{arguments}, bnb_4bit_quant_storage="{run.compute_dtype}"' if run.zero_stage == 3 else arguments
 
 
+def attention_refused(run: RunSettings) -> bool:
+    """Whether transformers raises where this kernel is asked for."""
+    without = {"sdpa": WITHOUT_SDPA, "flash-attention-2": WITHOUT_FLASH_ATTENTION}.get(run.attention, frozenset())
+    return run.library == "transformers" and run.architecture in without
+
+
 def attention_argument(run: RunSettings) -> str:
     """Write the keyword of ``from_pretrained`` that chooses the attention kernel."""
     return f'attn_implementation="{run.attention.replace("-", "_")}"'
@@ -127,6 +133,12 @@ def _weights(run: RunSettings) -> str:
 def _attention(run: RunSettings) -> str:
     if run.library == "torchvision":  # Its models choose the kernel themselves.
         return ""
+    if run.library == "transformers" and run.architecture in WITHOUT_ATTENTION:
+        return ""
+    if attention_refused(run):
+        taken = _KERNELS["eager" if run.architecture in WITHOUT_SDPA else "sdpa"]
+        said = f"attention kernel: {_KERNELS[run.attention]}, which transformers refuses for {run.architecture}"
+        return f"{said}: it takes {taken}, with which this batch may not fit"
     how = f", {attention_argument(run)}" if run.library == "transformers" else ""
     return f"attention kernel: {_KERNELS[run.attention]}{how}"
 

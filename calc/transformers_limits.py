@@ -5,11 +5,14 @@ Read off the models of transformers 5.24, made without weights for each model ty
 
 from __future__ import annotations
 
+WITHOUT_ATTENTION = frozenset({"convnext", "convnextv2"})
+"""Nothing is chosen there, and from_pretrained refuses the choice."""
+
 WITHOUT_SDPA = frozenset(
     "big_bird bloom convnext convnextv2 deberta deberta-v2 gemma2 gpt_neo gpt_oss led longformer longt5 megatron-bert "
     "mpnet mpt rembert roformer swinv2 t5gemma vaultgemma wavlm xglm".split()
 )
-"""Whose ``_supports_sdpa`` is False: from_pretrained raises a ValueError, and takes eager where nothing is asked for."""
+"""Whose ``_supports_sdpa`` is False: from_pretrained raises a ValueError, and by itself takes eager."""
 
 WITHOUT_FLASH_ATTENTION = frozenset(
     "beit big_bird bloom convnext convnextv2 data2vec-vision deberta deberta-v2 led longformer longt5 megatron-bert "
@@ -18,7 +21,7 @@ WITHOUT_FLASH_ATTENTION = frozenset(
 """Whose ``_supports_flash_attn`` is False: from_pretrained raises a ValueError."""
 
 WITHOUT_CHECKPOINTING = frozenset("albert convnext convnextv2 mpnet".split())
-"""Whose ``supports_gradient_checkpointing`` is False: "does not support activation checkpointing" (modeling_utils.py)."""
+"""Whose ``supports_gradient_checkpointing`` is False: Trainer raises a ValueError."""
 
 WITHOUT_BLOCKS = frozenset(
     "albert big_bird biogpt blenderbot blenderbot-small deberta deberta-v2 distilbert electra led marian megatron-bert "

@@ -848,3 +848,31 @@ def test_transformers_has_these_limits(model_type: str) -> None:
     assert (model_type in WITHOUT_FLASH_ATTENTION) == (not model._supports_flash_attn)
     assert (model_type in WITHOUT_CHECKPOINTING) == (not model.supports_gradient_checkpointing)
     assert (model_type in WITHOUT_BLOCKS) == (not model._no_split_modules)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention", "taken"),
+    [
+        ("gemma2", "sdpa", "plain matrix products"),
+        ("bloom", "sdpa", "plain matrix products"),
+        ("bloom", "flash-attention-2", "plain matrix products"),
+        ("swin", "flash-attention-2", "SDPA"),
+        ("gemma2", "flash-attention-2", ""),
+        ("swin", "sdpa", ""),
+        ("bloom", "eager", ""),
+    ],
+)
+def test_a_refused_kernel_is_not_asked_for(architecture: str, attention: str, taken: str) -> None:
+    run = dataclasses.replace(RUN, architecture=architecture, attention=attention)
+    text = export.training_arguments(run)
+    assert ("attn_implementation" in text) == (not taken)
+    refusal = f"which transformers refuses for {architecture}: it takes {taken}, with which"
+    for said in (text, export.lightning_trainer(run), export.torchrun_line(run), export.deepspeed_note(run)):
+        assert (refusal in said) == bool(taken)
+
+
+def test_no_kernel_is_named_where_there_is_no_attention() -> None:
+    for row in export.export_all(dataclasses.replace(RUN, architecture="convnext", task="image-classification")):
+        said = row.get("text", "") + row.get("note", "")
+        assert "attention" not in said, row["id"]
+        assert "attn" not in said, row["id"]
