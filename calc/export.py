@@ -18,6 +18,7 @@ from calc.preconditions import (
     attention_argument,
     attention_refused,
     before,
+    checkpoints_itself,
     lora_arguments,
     names_blocks,
     note,
@@ -259,7 +260,7 @@ def _set_by_trainer(run: RunSettings) -> set[Setting]:
     sets = {Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
     if run.precision != "fp8" or _fp8_from_accelerate(run):
         sets.add(Setting.PRECISION)
-    if run.library == "transformers":
+    if checkpoints_itself(run) or _fsdp_checkpoints(run):
         sets.add(Setting.CHECKPOINTING)
     if names_blocks(run):
         sets.add(Setting.UNITS)  # Accelerate takes them from model._no_split_modules.
@@ -302,8 +303,7 @@ def _trainer_settings(run: RunSettings) -> dict[str, Any]:
         arguments["bf16"] = True
     if run.precision == "amp-fp16":
         arguments["fp16"] = True
-    # Only the library's own models have what Trainer calls for it.
-    if run.checkpointing != "none" and run.library == "transformers" and not _fsdp_checkpoints(run):
+    if run.checkpointing != "none" and checkpoints_itself(run) and not _fsdp_checkpoints(run):
         arguments["gradient_checkpointing"] = True
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if run.loss == "fused" and run.architecture in LIGER_MODEL_TYPES:
@@ -323,7 +323,7 @@ def _trainer_head(run: RunSettings) -> list[str]:
     said = [HEADER, f"{_update(run)} on {counted(run.gpus, 'GPU')}{_trainer_start(run)}.", *_placeholder(run)]
     if _fp8_from_accelerate(run):
         said.append("fp8 is switched on by Accelerate: start with accelerate launch --config_file accelerate.yaml.")
-    if run.checkpointing == "selective" and run.library == "transformers":
+    if run.checkpointing == "selective" and (checkpoints_itself(run) or _fsdp_checkpoints(run)):
         named = "activation_checkpointing" if _fsdp_checkpoints(run) else "gradient_checkpointing"
         said.append(f"{named} {_WHOLE_BLOCKS}")
     if _on_deepspeed(run):

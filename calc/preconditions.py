@@ -9,7 +9,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from calc.transformers_limits import WITHOUT_ATTENTION, WITHOUT_BLOCKS, WITHOUT_FLASH_ATTENTION, WITHOUT_SDPA
+from calc.transformers_limits import (
+    WITHOUT_ATTENTION,
+    WITHOUT_BLOCKS,
+    WITHOUT_CHECKPOINTING,
+    WITHOUT_FLASH_ATTENTION,
+    WITHOUT_SDPA,
+)
 from calc.wording import counted
 
 if TYPE_CHECKING:
@@ -163,6 +169,11 @@ def _loss(run: RunSettings) -> str:
     )
 
 
+def checkpoints_itself(run: RunSettings) -> bool:
+    """Whether the model has what Trainer calls for checkpointing: the library's own models, but for a few."""
+    return run.library == "transformers" and run.architecture not in WITHOUT_CHECKPOINTING
+
+
 def _checkpointing(run: RunSettings) -> str:
     if run.checkpointing == "none":
         return ""
@@ -173,6 +184,9 @@ def _checkpointing(run: RunSettings) -> str:
             "selective activation checkpointing: torch.utils.checkpoint.create_selective_checkpoint_contexts around "
             "each block, keeping every second matrix product and the attention"
         )
+    if run.library == "transformers" and not checkpoints_itself(run):
+        around = f"torch.utils.checkpoint around each, as transformers has none for {run.architecture}"
+        return f"activation checkpointing of every block: {around}"
     # Reentrant, the default before transformers 5, it gives adapters over a frozen embedding no gradients.
     how = {
         "transformers": 'model.gradient_checkpointing_enable({"use_reentrant": False})',

@@ -876,3 +876,16 @@ def test_no_kernel_is_named_where_there_is_no_attention() -> None:
         said = row.get("text", "") + row.get("note", "")
         assert "attention" not in said, row["id"]
         assert "attn" not in said, row["id"]
+
+
+@pytest.mark.parametrize("architecture", ["albert", "convnext"])
+def test_checkpointing_that_transformers_refuses_is_left_to_the_reader(architecture: str) -> None:
+    run = dataclasses.replace(RUN, checkpointing="full", architecture=architecture)
+    text = export.training_arguments(run)
+    assert "gradient_checkpointing" not in text
+    for said in (text, export.lightning_trainer(run), export.deepspeed_note(run)):
+        assert f"torch.utils.checkpoint around each, as transformers has none for {architecture}" in said
+    # FSDP wraps the units that it finds, whatever the model says of checkpointing.
+    sharded = export.training_arguments(dataclasses.replace(run, strategy="fsdp"))
+    assert ("'activation_checkpointing': True" in sharded) == (architecture == "convnext")
+    assert ("around each" in sharded) == (architecture == "albert")
