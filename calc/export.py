@@ -19,10 +19,11 @@ from calc.preconditions import (
     attention_refused,
     before,
     checkpoints_itself,
+    epsilon,
     lora_arguments,
     names_blocks,
     note,
-    number,
+    optimizer_call,
     optimizer_words,
     quantization_arguments,
 )
@@ -331,6 +332,19 @@ def _trainer_head(run: RunSettings) -> list[str]:
     return said
 
 
+def _trainer_epsilon(run: RunSettings) -> dict[str, Any]:
+    """Write the optimizer's epsilon where Trainer reads it (transformers/trainer_optimizer.py).
+
+    With DeepSpeed it compares adam_epsilon with the file's eps, whatever the optimizer.
+    """
+    eps = epsilon(run)
+    if eps is None:
+        return {}
+    if run.optimizer in {"adagrad", "rmsprop"} and not _on_deepspeed(run):
+        return {"optim_args": f"eps={eps}"}
+    return {"adam_epsilon": eps}
+
+
 def _galore_targets(run: RunSettings) -> str:
     """Name the layers whose gradients GaLore projects: the linear ones of every block, whatever they are called.
 
@@ -358,6 +372,7 @@ def training_arguments(run: RunSettings) -> str:
         "optim": _lookup(_HUGGING_FACE_OPTIMIZERS, run, "TrainingArguments"),
         **_trainer_settings(run),
     }
+    arguments |= _trainer_epsilon(run)
     if run.optimizer == "galore-adamw":
         arguments["optim_target_modules"] = _galore_targets(run)
     lines = _comments(*_trainer_head(run), *changes, *_fp8_upcast(run))
@@ -475,7 +490,7 @@ def deepspeed_json(run: RunSettings) -> str:
         "gradient_accumulation_steps": run.accumulation_steps,
         "optimizer": {
             "type": _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed"),
-            "params": {"lr": run.rate},
+            "params": {"lr": run.rate} | ({} if epsilon(run) is None else {"eps": epsilon(run)}),
         },
         "zero_optimization": {"stage": stage},
         "gradient_clipping": 1.0,
@@ -789,7 +804,7 @@ def plain_loop(run: RunSettings) -> str:
         setup.append("parameters = trainable")
     if distributed:
         setup.append("model = torch.nn.parallel.DistributedDataParallel(model)")
-    setup.append("optimizer = " + optimizer.format(lr=number(run.rate)))
+    setup.append(f"optimizer = {optimizer_call(optimizer, run)}")
     scaler = run.precision == "amp-fp16"
     if scaler:
         setup.append("scaler = torch.amp.GradScaler(device)")

@@ -57,12 +57,12 @@ MODEL = frozenset({Setting.WEIGHTS, Setting.ATTENTION, Setting.ADAPTERS})
 TORCH_OPTIMIZERS = {
     "sgd": ("torch", "torch.optim.SGD(parameters, lr={lr})"),
     "sgd-momentum": ("torch", "torch.optim.SGD(parameters, lr={lr}, momentum=0.9)"),
-    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr})"),
-    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr})"),
-    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, fused=True)"),
+    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr}{eps})"),
+    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr}{eps})"),
+    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, fused=True{eps})"),
     "adafactor": ("torch", "torch.optim.Adafactor(parameters, lr={lr})"),
-    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr})"),
-    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr})"),
+    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr}{eps})"),
+    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr}{eps})"),
     "adamw-8bit": ("bitsandbytes", "bitsandbytes.optim.AdamW8bit(parameters, lr={lr})"),
     "lion": ("bitsandbytes", "bitsandbytes.optim.Lion(parameters, lr={lr})"),
     "lamb": ("bitsandbytes", "bitsandbytes.optim.LAMB(parameters, lr={lr})"),
@@ -73,6 +73,9 @@ TORCH_OPTIMIZERS = {
 # Under SEQ_CLS the new classifier trains, too; without it, it would stay as it was initialized (peft/peft_model.py,
 # PeftModelForSequenceClassification). Other tasks have no model class there, or one that asks for tokens.
 _PEFT_TASKS = {"causal-lm": "CAUSAL_LM", "seq2seq-lm": "SEQ_2_SEQ_LM", "sequence-classification": "SEQ_CLS"}
+
+_WITH_EPSILON = frozenset({"adam", "adamw", "adamw-fused", "adagrad", "galore-adamw", "lamb", "rmsprop"})
+"""Lamb as DeepSpeed makes it."""
 
 _KERNELS = {"eager": "plain matrix products", "sdpa": "SDPA", "flash-attention-2": "FlashAttention-2"}
 _OFFLOADED = {"optimizer": "the optimizer state", "all": "the optimizer state and the weights"}
@@ -209,9 +212,25 @@ def _precision(run: RunSettings) -> str:
     )
 
 
+def epsilon(run: RunSettings) -> float | None:
+    """Return what a file has to set as the optimizer's epsilon, where the library's would be 0.
+
+    torch, DeepSpeed and GaLore keep the state in the type of the weights, and their 1e-8 is below the least that float16
+    holds, 6e-8: an element without gradient becomes 0 / 0. 1e-4 is above its least normal number, 6.1e-5
+    (torch.finfo(torch.float16)). bitsandbytes computes in float32.
+    """
+    return 1e-4 if run.precision == "fp16" and not run.adapts and run.optimizer in _WITH_EPSILON else None
+
+
+def optimizer_call(call: str, run: RunSettings) -> str:
+    """Write the call that makes the optimizer."""
+    eps = epsilon(run)
+    return call.format(lr=number(run.rate), eps="" if eps is None else f", eps={eps}")
+
+
 def optimizer_words(call: str, run: RunSettings) -> str:
     """Name the optimizer by the call that makes it."""
-    return "optimizer: " + call.format(lr=number(run.rate))
+    return f"optimizer: {optimizer_call(call, run)}"
 
 
 def _optimizer(run: RunSettings) -> str:

@@ -889,3 +889,41 @@ def test_checkpointing_that_transformers_refuses_is_left_to_the_reader(architect
     sharded = export.training_arguments(dataclasses.replace(run, strategy="fsdp"))
     assert ("'activation_checkpointing': True" in sharded) == (architecture == "convnext")
     assert ("around each" in sharded) == (architecture == "albert")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adamw-fused", "adagrad", "rmsprop"])
+def test_epsilon_is_more_than_nothing_in_float16(optimizer: str) -> None:
+    # numpy.float16(1e-8) == 0: torch's default divides 0 by 0.
+    run = RunSettings(8, 1, precision="fp16", optimizer=optimizer)
+    for write in (export.plain_loop, export.lightning_trainer, export.fsdp_script, export.accelerate_yaml):
+        assert "eps=0.0001" in write(run), write
+    arguments = call_arguments(export.training_arguments(run), "TrainingArguments")
+    if optimizer in {"adagrad", "rmsprop"}:
+        assert arguments["optim_args"] == "eps=0.0001"
+    else:
+        assert arguments["adam_epsilon"] == 1e-4
+    for other in (dataclasses.replace(run, precision="bf16"), dataclasses.replace(run, method="lora")):
+        assert "eps" not in export.plain_loop(other).replace("steps", "").replace("STEPS", "")
+        assert "epsilon" not in export.training_arguments(other)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adagrad", "lamb"])
+def test_deepspeed_and_trainer_agree_on_epsilon(optimizer: str) -> None:
+    # transformers/integrations/deepspeed.py: fill_match("optimizer.params.eps", args.adam_epsilon).
+    run = dataclasses.replace(RUN, precision="fp16", optimizer=optimizer, strategy="zero2")
+    assert json.loads(export.deepspeed_json(run))["optimizer"]["params"]["eps"] == 1e-4
+    if optimizer != "lamb":
+        assert call_arguments(export.training_arguments(run), "TrainingArguments")["adam_epsilon"] == 1e-4
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adagrad", "rmsprop"])
+def test_float16_weights_without_gradient_stay_numbers(optimizer: str) -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {}
+    text = export.plain_loop(RunSettings(4, 1, precision="fp16", optimizer=optimizer, learning_rate=1e-3))
+    exec(compile(text, "train.py", "exec"), names)  # noqa: S102
+    model = torch.nn.Linear(3, 1)
+    # An input that is always 0 leaves its weight without gradient.
+    batch = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float16)
+    names["train"](model, [batch] * 5, lambda module, inputs: module(inputs).float().square().mean(), device="cpu")
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
