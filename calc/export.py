@@ -12,6 +12,7 @@ from calc.accumulation import way_of
 from calc.errors import ScenarioError
 from calc.preconditions import (
     LIGER_MODEL_TYPES,
+    MAX_NORM,
     MODEL,
     TORCH_OPTIMIZERS,
     Setting,
@@ -19,6 +20,7 @@ from calc.preconditions import (
     attention_refused,
     before,
     checkpoints_itself,
+    clipping_words,
     epsilon,
     lora_arguments,
     names_blocks,
@@ -258,7 +260,7 @@ def _set_by_model_lines(run: RunSettings) -> frozenset[Setting]:
 
 def _set_by_trainer(run: RunSettings) -> set[Setting]:
     """What ``TrainingArguments`` settle, with the lines that load the model."""
-    sets = {Setting.OPTIMIZER, Setting.PARALLELISM, *_set_by_model_lines(run)}
+    sets = {Setting.OPTIMIZER, Setting.CLIPPING, Setting.PARALLELISM, *_set_by_model_lines(run)}
     if run.precision != "fp8" or _fp8_from_accelerate(run):
         sets.add(Setting.PRECISION)
     if checkpoints_itself(run) or _fsdp_checkpoints(run):
@@ -370,6 +372,8 @@ def training_arguments(run: RunSettings) -> str:
         "gradient_accumulation_steps": run.accumulation_steps,
         "learning_rate": run.rate,
         "optim": _lookup(_HUGGING_FACE_OPTIMIZERS, run, "TrainingArguments"),
+        "weight_decay": 0.0,
+        "max_grad_norm": MAX_NORM,
         **_trainer_settings(run),
     }
     arguments |= _trainer_epsilon(run)
@@ -469,7 +473,7 @@ def accelerate_yaml(run: RunSettings) -> str:
 def _set_by_deepspeed(run: RunSettings) -> set[Setting]:
     """What DeepSpeed's file settles, for a launcher that hands it on, too."""
     _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed")
-    sets = {Setting.OPTIMIZER, Setting.PARALLELISM, Setting.UNITS}
+    sets = {Setting.OPTIMIZER, Setting.CLIPPING, Setting.PARALLELISM, Setting.UNITS}
     if run.precision not in {"tf32", "fp8"}:
         sets.add(Setting.PRECISION)
     if run.compute_dtype != "float32":
@@ -490,10 +494,10 @@ def deepspeed_json(run: RunSettings) -> str:
         "gradient_accumulation_steps": run.accumulation_steps,
         "optimizer": {
             "type": _lookup(_DEEPSPEED_OPTIMIZERS, run, "DeepSpeed"),
-            "params": {"lr": run.rate} | ({} if epsilon(run) is None else {"eps": epsilon(run)}),
+            "params": {"lr": run.rate, "weight_decay": 0.0} | ({} if epsilon(run) is None else {"eps": epsilon(run)}),
         },
         "zero_optimization": {"stage": stage},
-        "gradient_clipping": 1.0,
+        "gradient_clipping": MAX_NORM,
     }
     if run.precision in {"amp-bf16", "bf16", "bf16-master", "fp8"}:
         values["bf16"] = {"enabled": True}
@@ -595,10 +599,10 @@ _LIGHTNING_STRATEGIES = {
 # With offload DeepSpeed takes no other optimizers that it did not make itself (deepspeed/runtime/engine.py,
 # _configure_optimizer).
 _DEEPSPEED_CPU_OPTIMIZERS = {
-    "adam": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr}, adamw_mode=False)",
-    "adamw": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr})",
-    "adamw-fused": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr})",
-    "lion": "deepspeed.ops.lion.DeepSpeedCPULion(parameters, lr={lr})",
+    "adam": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr}, weight_decay=0.0, adamw_mode=False)",
+    "adamw": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr}, weight_decay=0.0)",
+    "adamw-fused": "deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr={lr}, weight_decay=0.0)",
+    "lion": "deepspeed.ops.lion.DeepSpeedCPULion(parameters, lr={lr}, weight_decay=0.0)",
 }
 _STAGE_3_OPTIMIZER = "DeepSpeedStrategy(stage=3, offload_optimizer=True)"
 """deepspeed_stage_3_offload would offload the weights, too (lightning/pytorch/strategies/deepspeed.py)."""
@@ -647,6 +651,8 @@ def _require_lightning_adapters(run: RunSettings, strategy: str) -> None:
 def _set_by_lightning(run: RunSettings, strategy: str) -> set[Setting]:
     """What the ``Trainer`` settles."""
     sets = {Setting.PRECISION, Setting.PARALLELISM}
+    if _lightning_clips(run, strategy):
+        sets.add(Setting.CLIPPING)
     if run.weights_dtype != "float32" and not run.adapts:
         sets.add(Setting.WEIGHTS)  # These precisions turn the model to their type.
     if strategy == "fsdp":
@@ -666,10 +672,29 @@ def _offloads_in_lightning(strategy: str) -> bool:
 
 def _lightning_words(run: RunSettings, strategy: str) -> dict[Setting, str]:
     """What is named otherwise than in other files."""
-    if not _offloads_in_lightning(strategy):
-        return {}
-    call = _lookup(_DEEPSPEED_CPU_OPTIMIZERS, run, "DeepSpeed\u2019s offload under Lightning")
-    return {Setting.OPTIMIZER: optimizer_words(call, run)}
+    own = {}
+    if _offloads_in_lightning(strategy):
+        call = _lookup(_DEEPSPEED_CPU_OPTIMIZERS, run, "DeepSpeed\u2019s offload under Lightning")
+        own[Setting.OPTIMIZER] = optimizer_words(call, run)
+    if not _lightning_clips(run, strategy):
+        how = f"self.trainer.strategy.model.clip_grad_norm_({MAX_NORM})"
+        if strategy != "fsdp":
+            how = f"torch.nn.utils.clip_grad_norm_(self.parameters(), {MAX_NORM})"
+            if run.precision == "amp-fp16":
+                how += " after self.trainer.precision_plugin.scaler.unscale_(optimizer)"
+        own[Setting.CLIPPING] = clipping_words(f"{how} in configure_gradient_clipping")
+    return own
+
+
+def _lightning_clips(run: RunSettings, strategy: str) -> bool:
+    """Whether the ``Trainer`` takes ``gradient_clip_val``.
+
+    FSDP's plugin has no clipping by norm (lightning/pytorch/plugins/precision/fsdp.py), and that of autocast refuses
+    fused optimizers (precision/amp.py, clip_gradients); DeepSpeed clips by itself.
+    """
+    if strategy == "fsdp":
+        return False
+    return not (run.autocast and run.optimizer == "adamw-fused" and strategy in {"auto", "ddp"})
 
 
 def _lightning_call(run: RunSettings, arguments: dict[str, Any]) -> list[str]:
@@ -711,6 +736,8 @@ def lightning_trainer(run: RunSettings) -> str:
         "strategy": _Code(strategy) if strategy == _STAGE_3_OPTIMIZER else strategy,
         "accumulate_grad_batches": run.accumulation_steps,
     }
+    if _lightning_clips(run, strategy):
+        arguments["gradient_clip_val"] = MAX_NORM
     lines = [*_comments(HEADER, *_placeholder(run), *changes)]
     lines += before(run, _set_by_lightning(run, strategy), _lightning_words(run, strategy))
     if run.precision == "tf32":
@@ -756,24 +783,26 @@ def torchrun_line(run: RunSettings) -> str:
 
 def _loop_step(run: RunSettings) -> list[str]:
     """Lines of the optimizer step, by precision."""
+    clip = "torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)"
     if run.precision == "amp-fp16":
-        return ["scaler.step(optimizer)", "scaler.update()"]
+        return ["scaler.unscale_(optimizer)", clip, "scaler.step(optimizer)", "scaler.update()"]
     if run.precision == "bf16-master":
         return [
             "for copy, parameter in zip(parameters, trainable):",
             "    copy.grad = parameter.grad.float()",
             "    parameter.grad = None",
+            clip,
             "optimizer.step()",
             "with torch.no_grad():",
             "    for copy, parameter in zip(parameters, trainable):",
             "        parameter.copy_(copy)",
         ]
-    return ["optimizer.step()"]
+    return [clip, "optimizer.step()"]
 
 
 def _set_by_loop(run: RunSettings) -> set[Setting]:
     """What the plain loop settles."""
-    sets = {Setting.OPTIMIZER, Setting.PARALLELISM}
+    sets = {Setting.OPTIMIZER, Setting.CLIPPING, Setting.PARALLELISM}
     if run.precision != "fp8":
         sets.add(Setting.PRECISION)
     if not run.adapts:
@@ -819,6 +848,7 @@ def plain_loop(run: RunSettings) -> str:
         "",
         f"MICRO_BATCH = {run.micro_batch}  # the data loader's batch size, per GPU",
         f"ACCUMULATION_STEPS = {run.accumulation_steps}  # {_update(run)}",
+        f"MAX_NORM = {MAX_NORM}  # of the gradients, clipped as TrainingArguments do by default (max_grad_norm)",
         "",
         "",
         "def train(model, batches, loss_of, device='cuda'):",

@@ -46,6 +46,7 @@ class Setting(StrEnum):
     CHECKPOINTING = "checkpointing"
     PRECISION = "precision"
     OPTIMIZER = "optimizer"
+    CLIPPING = "clipping"
     PARALLELISM = "parallelism"
     UNITS = "units"
     OFFLOAD = "offload"
@@ -54,19 +55,26 @@ class Setting(StrEnum):
 MODEL = frozenset({Setting.WEIGHTS, Setting.ATTENTION, Setting.ADAPTERS})
 """What is settled where the model is loaded."""
 
+MAX_NORM = 1.0
+"""To which every file clips the norm of the gradients: ``max_grad_norm`` of TrainingArguments is 1.0 by default.
+
+So is its ``weight_decay`` 0.0, where AdamW of torch and bitsandbytes would take 0.01 (transformers/training_args.py,
+torch/optim/adamw.py, bitsandbytes/optim/adamw.py): the files of one scenario train alike.
+"""
+
 TORCH_OPTIMIZERS = {
-    "sgd": ("torch", "torch.optim.SGD(parameters, lr={lr})"),
-    "sgd-momentum": ("torch", "torch.optim.SGD(parameters, lr={lr}, momentum=0.9)"),
-    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr}{eps})"),
-    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr}{eps})"),
-    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, fused=True{eps})"),
-    "adafactor": ("torch", "torch.optim.Adafactor(parameters, lr={lr})"),
-    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr}{eps})"),
-    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr}{eps})"),
-    "adamw-8bit": ("bitsandbytes", "bitsandbytes.optim.AdamW8bit(parameters, lr={lr})"),
-    "lion": ("bitsandbytes", "bitsandbytes.optim.Lion(parameters, lr={lr})"),
-    "lamb": ("bitsandbytes", "bitsandbytes.optim.LAMB(parameters, lr={lr})"),
-    "lars": ("bitsandbytes", "bitsandbytes.optim.LARS(parameters, lr={lr}, momentum=0.9)"),
+    "sgd": ("torch", "torch.optim.SGD(parameters, lr={lr}, weight_decay=0.0)"),
+    "sgd-momentum": ("torch", "torch.optim.SGD(parameters, lr={lr}, weight_decay=0.0, momentum=0.9)"),
+    "adam": ("torch", "torch.optim.Adam(parameters, lr={lr}, weight_decay=0.0{eps})"),
+    "adamw": ("torch", "torch.optim.AdamW(parameters, lr={lr}, weight_decay=0.0{eps})"),
+    "adamw-fused": ("torch", "torch.optim.AdamW(parameters, lr={lr}, weight_decay=0.0, fused=True{eps})"),
+    "adafactor": ("torch", "torch.optim.Adafactor(parameters, lr={lr}, weight_decay=0.0)"),
+    "adagrad": ("torch", "torch.optim.Adagrad(parameters, lr={lr}, weight_decay=0.0{eps})"),
+    "rmsprop": ("torch", "torch.optim.RMSprop(parameters, lr={lr}, weight_decay=0.0{eps})"),
+    "adamw-8bit": ("bitsandbytes", "bitsandbytes.optim.AdamW8bit(parameters, lr={lr}, weight_decay=0.0)"),
+    "lion": ("bitsandbytes", "bitsandbytes.optim.Lion(parameters, lr={lr}, weight_decay=0.0)"),
+    "lamb": ("bitsandbytes", "bitsandbytes.optim.LAMB(parameters, lr={lr}, weight_decay=0.0)"),
+    "lars": ("bitsandbytes", "bitsandbytes.optim.LARS(parameters, lr={lr}, weight_decay=0.0, momentum=0.9)"),
 }
 """Optimizer id: the package and the call, for a loop of one's own."""
 
@@ -215,8 +223,8 @@ def _precision(run: RunSettings) -> str:
 def epsilon(run: RunSettings) -> float | None:
     """Return what a file has to set as the optimizer's epsilon, where the library's would be 0.
 
-    torch, DeepSpeed and GaLore keep the state in the type of the weights, and their 1e-8 is below the least that float16
-    holds, 6e-8: an element without gradient becomes 0 / 0. 1e-4 is above its least normal number, 6.1e-5
+    torch, DeepSpeed and GaLore keep the state in the type of the weights, and their 1e-8 is below the least that
+    float16 holds, 6e-8: an element without gradient becomes 0 / 0. 1e-4 is above its least normal number, 6.1e-5
     (torch.finfo(torch.float16)). bitsandbytes computes in float32.
     """
     return 1e-4 if run.precision == "fp16" and not run.adapts and run.optimizer in _WITH_EPSILON else None
@@ -236,6 +244,16 @@ def optimizer_words(call: str, run: RunSettings) -> str:
 def _optimizer(run: RunSettings) -> str:
     _, call = TORCH_OPTIMIZERS.get(run.optimizer, ("", run.optimizer))
     return optimizer_words(call, run)
+
+
+def _clipping(run: RunSettings) -> str:
+    unscaled = " after scaler.unscale_(optimizer)" if run.precision == "amp-fp16" else ""
+    return clipping_words(f"torch.nn.utils.clip_grad_norm_(parameters, {MAX_NORM}){unscaled}")
+
+
+def clipping_words(how: str) -> str:
+    """Say how the gradients are clipped, and where the norm comes from."""
+    return f"gradients clipped to a norm of {MAX_NORM}, as TrainingArguments do by default: {how}"
 
 
 def _parallelism(run: RunSettings) -> str:
@@ -274,6 +292,7 @@ _WORDS = {
     Setting.CHECKPOINTING: _checkpointing,
     Setting.PRECISION: _precision,
     Setting.OPTIMIZER: _optimizer,
+    Setting.CLIPPING: _clipping,
     Setting.PARALLELISM: _parallelism,
     Setting.UNITS: _units,
     Setting.OFFLOAD: _offload,

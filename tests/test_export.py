@@ -679,9 +679,9 @@ def test_lightning_offloads_no_more_than_was_asked_for(strategy: str, offload: s
     assert ("import DeepSpeedStrategy" in text) == written.startswith("DeepSpeedStrategy")
     assert "#   offload to the CPU" not in text
     # DeepSpeed refuses torch's optimizers beside offload.
-    assert "#   optimizer: deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=0.0002" in text
+    assert "#   optimizer: deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=0.0002, weight_decay=0.0)" in text
     adam = export.lightning_trainer(dataclasses.replace(run, optimizer="adam"))
-    assert "DeepSpeedCPUAdam(parameters, lr=0.0002, adamw_mode=False" in adam
+    assert "DeepSpeedCPUAdam(parameters, lr=0.0002, weight_decay=0.0, adamw_mode=False)" in adam
     with pytest.raises(ScenarioError, match="offload under Lightning"):
         export.lightning_trainer(dataclasses.replace(run, optimizer="adagrad"))
 
@@ -927,3 +927,48 @@ def test_float16_weights_without_gradient_stay_numbers(optimizer: str) -> None:
     batch = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float16)
     names["train"](model, [batch] * 5, lambda module, inputs: module(inputs).float().square().mean(), device="cpu")
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "adamw-8bit", "lion", "adagrad"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_files_of_one_scenario_train_alike(strategy: str, optimizer: str) -> None:
+    # TrainingArguments: weight_decay=0.0, max_grad_norm=1.0; torch.optim.AdamW: weight_decay=0.01, and no clipping.
+    for row in export.export_all(dataclasses.replace(RUN, strategy=strategy, optimizer=optimizer)):
+        said = row.get("text", "") + row.get("note", "")
+        if "text" not in row or (row["id"] == "torchrun" and strategy == "ddp"):  # Both stand in train.py.
+            continue
+        if row["id"] == "accelerate" and "deepspeed.json" in said:  # Both stand there.
+            continue
+        assert re.search(r"weight_decay(=|\": )0\.0", said), row["id"]
+        clipping = r"max_grad_norm=1\.0|\"gradient_clipping\": 1\.0|MAX_NORM = 1\.0|gradient_clip_val=1\.0|norm of 1\.0"
+        assert len(re.findall(clipping, said)) == 1, row["id"]
+
+
+def test_lightning_clips_where_it_can() -> None:
+    plain = export.lightning_trainer(RUN)
+    assert call_arguments(plain, "Trainer")["gradient_clip_val"] == 1.0
+    # lightning/pytorch/plugins/precision/amp.py refuses fused optimizers, fsdp.py any clipping by norm.
+    fused = dataclasses.replace(RUN, optimizer="adamw-fused", precision="amp-fp16")
+    for run in (fused, dataclasses.replace(RUN, strategy="fsdp")):
+        text = export.lightning_trainer(run)
+        assert "gradient_clip_val" not in text
+        assert "in configure_gradient_clipping" in text
+    assert "scaler.unscale_(optimizer)" in export.lightning_trainer(fused)
+    assert "unscale_" not in export.lightning_trainer(dataclasses.replace(fused, precision="amp-bf16"))
+    assert "gradient_clip_val" in export.lightning_trainer(dataclasses.replace(fused, precision="fp32"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "bf16-master"])
+def test_the_loop_clips(precision: str) -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {}
+    text = export.plain_loop(RunSettings(1, 1, precision=precision, optimizer="sgd", learning_rate=1.0))
+    exec(compile(text, "train.py", "exec"), names)  # noqa: S102
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    batch = torch.full((1, 2), 64.0)
+    names["train"](
+        model, [batch], lambda module, x: -module(x.to(next(module.parameters()).dtype)).float().sum(), device="cpu"
+    )
+    assert model.weight.detach().float().norm().item() == pytest.approx(1.0, abs=0.01)
