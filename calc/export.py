@@ -466,7 +466,9 @@ def accelerate_yaml(run: RunSettings) -> str:
         # Accelerate refuses a precision beside a DeepSpeed file that already says it.
         del values["mixed_precision"]
         values |= {"distributed_type": "DEEPSPEED", "deepspeed_config": _accelerate_deepspeed(run)}
-    head = [*_comments(*_accelerate_head(run, changes)), *before(run, _set_by_accelerate(run))]
+    # It unscales float16's gradients first, and knows how each way of sharding clips.
+    own = {Setting.CLIPPING: clipping_words(f"accelerator.clip_grad_norm_(model.parameters(), {MAX_NORM})")}
+    head = [*_comments(*_accelerate_head(run, changes)), *before(run, _set_by_accelerate(run), own)]
     return "\n".join(head) + "\n" + _yaml(values)
 
 

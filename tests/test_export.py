@@ -972,3 +972,10 @@ def test_the_loop_clips(precision: str) -> None:
         model, [batch], lambda module, x: -module(x.to(next(module.parameters()).dtype)).float().sum(), device="cpu"
     )
     assert model.weight.detach().float().norm().item() == pytest.approx(1.0, abs=0.01)
+
+
+def test_accelerate_clips_by_its_own_call() -> None:
+    text = export.accelerate_yaml(dataclasses.replace(RUN, precision="amp-fp16"))
+    assert "accelerator.clip_grad_norm_(model.parameters(), 1.0)" in text
+    assert "unscale_" not in text
+    assert "clip_grad_norm_" not in export.accelerate_yaml(dataclasses.replace(RUN, strategy="zero2"))
