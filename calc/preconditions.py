@@ -82,8 +82,8 @@ TORCH_OPTIMIZERS = {
 # PeftModelForSequenceClassification). Other tasks have no model class there, or one that asks for tokens.
 _PEFT_TASKS = {"causal-lm": "CAUSAL_LM", "seq2seq-lm": "SEQ_2_SEQ_LM", "sequence-classification": "SEQ_CLS"}
 
-_WITH_EPSILON = frozenset({"adam", "adamw", "adamw-fused", "adagrad", "galore-adamw", "lamb", "rmsprop"})
-"""Lamb as DeepSpeed makes it."""
+_WITH_EPSILON = frozenset({"adam", "adamw", "adamw-fused", "adagrad", "lamb", "rmsprop"})
+"""Lamb as DeepSpeed makes it; GaLore's own 1e-6 is not 0 in float16, and Trainer hands it no other."""
 
 _KERNELS = {"eager": "plain matrix products", "sdpa": "SDPA", "flash-attention-2": "FlashAttention-2"}
 _OFFLOADED = {"optimizer": "the optimizer state", "all": "the optimizer state and the weights"}
@@ -223,7 +223,7 @@ def _precision(run: RunSettings) -> str:
 def epsilon(run: RunSettings) -> float | None:
     """Return what a file has to set as the optimizer's epsilon, where the library's would be 0.
 
-    torch, DeepSpeed and GaLore keep the state in the type of the weights, and their 1e-8 is below the least that
+    torch and DeepSpeed keep the state in the type of the weights, and their 1e-8 is below the least that
     float16 holds, 6e-8: an element without gradient becomes 0 / 0. 1e-4 is above its least normal number, 6.1e-5
     (torch.finfo(torch.float16)). bitsandbytes computes in float32.
     """

@@ -979,3 +979,9 @@ def test_accelerate_clips_by_its_own_call() -> None:
     assert "accelerator.clip_grad_norm_(model.parameters(), 1.0)" in text
     assert "unscale_" not in text
     assert "clip_grad_norm_" not in export.accelerate_yaml(dataclasses.replace(RUN, strategy="zero2"))
+
+
+def test_trainer_hands_galore_no_epsilon() -> None:
+    # transformers/trainer_optimizer.py, _get_galore_optimizer: neither adam_epsilon nor optim_args' eps.
+    run = RunSettings(8, 1, precision="fp16", optimizer="galore-adamw", architecture="llama")
+    assert not {"adam_epsilon", "optim_args"} & set(call_arguments(export.training_arguments(run), "TrainingArguments"))
