@@ -627,7 +627,7 @@ def test_one_gpu_is_not_sharded() -> None:
     "changed",
     [{"precision": "bf16-master"}, {"strategy": "zero1"}, {"strategy": "zero3"}, {"strategy": "zero2"}],
 )
-def test_one_gpu_with_deepspeed_is_started_by_a_launcher(changed: dict[str, str]) -> None:
+def test_one_gpu_with_deepspeed_is_started_by_a_launcher(changed: dict[str, Any]) -> None:
     # Under plain python, deepspeed.comm.init_distributed imports mpi4py.
     run = dataclasses.replace(RunSettings(8, 1), **changed)
     assert "torchrun --standalone --nproc-per-node=1 train.py" in export.torchrun_line(run)
@@ -710,9 +710,12 @@ def test_four_bit_weights_go_to_the_gpu_of_their_process() -> None:
 def test_lightning_shards_no_mixed_types() -> None:
     # torch/distributed/fsdp/_flat_param.py: "Must flatten tensors with uniform dtype".
     fsdp = dataclasses.replace(RUN, strategy="fsdp")
-    for changed in ({"method": "qlora"}, {"method": "lora", "precision": "bf16-master"}):
+    for mixed in (
+        dataclasses.replace(fsdp, method="qlora"),
+        dataclasses.replace(fsdp, method="lora", precision="bf16-master"),
+    ):
         with pytest.raises(ScenarioError) as caught:
-            export.lightning_trainer(dataclasses.replace(fsdp, **changed))
+            export.lightning_trainer(mixed)
         assert caught.value.field == "method"
     for run in (
         dataclasses.replace(RUN, method="qlora"),
