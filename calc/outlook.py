@@ -10,6 +10,7 @@ from calc.convergence.generalization import plain_name
 from calc.errors import ScenarioError
 from calc.goal import Goal
 from calc.scaling import Offload
+from calc.scaling.step_time import forward_share
 from calc.scenario import TEXT_TASKS, Checkpointing, Task
 from calc.timing import step_time
 
@@ -33,10 +34,6 @@ DATASET_SAMPLES: Mapping[str, int] = MappingProxyType(
     }
 )
 """Training samples of well-known data sets, as their authors publish them (ILSVRC 2012, COCO train2017, SQuAD 1.1)."""
-
-# Forward is a third of a step's operations, a quarter where backward runs it again (Kaplan et al. 2020, section 2.1;
-# Korthikanti et al. 2022, section 5).
-FORWARD_SHARE, FORWARD_SHARE_RECOMPUTED = 1 / 3, 1 / 4
 
 
 WOULD_BE = "The step does not fit: this is what the run would come to if it did."
@@ -123,8 +120,7 @@ def accumulation_of(
 def passes_split(scenario: Scenario, time: StepTime, accumulation_steps: int) -> tuple[float, float]:
     """Split one pass into seconds of forward and of backward."""
     one = (time.seconds - time.optimizer_seconds) / accumulation_steps
-    recomputed = scenario.checkpointing is Checkpointing.FULL
-    share = FORWARD_SHARE_RECOMPUTED if recomputed else FORWARD_SHARE
+    share = forward_share(recomputes=scenario.checkpointing is Checkpointing.FULL)
     return share * one, (1 - share) * one
 
 

@@ -12,6 +12,7 @@ from calc.catalog import published
 from calc.comparison import compare
 from calc.convergence import tradeoff
 from calc.evaluation import evaluate
+from calc.goal import SECONDS_PER_HOUR
 from calc.planner.search import TIE_SHARES
 from calc.plots import GIB, PARTS, THEME, Kind, Words
 from calc.scenario import Objective
@@ -284,7 +285,7 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     best = answer["best"]
     whole = bool(best) and best["run_seconds"] is not None
     time_key, time_scale, time_label = (
-        ("run_seconds", 3600, "Hours of the run") if whole else ("update_seconds", 1, "Seconds an update")
+        ("run_seconds", SECONDS_PER_HOUR, "Hours of the run") if whole else ("update_seconds", 1, "Seconds an update")
     )
     priced = answer["price_source"] is not None
     unit, field, saves = (

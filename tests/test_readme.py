@@ -26,7 +26,8 @@ def errors_percent(table: dict[str, Any], quantity: str) -> list[float]:
 
 def of_95_in_100(errors: list[float], digits: int) -> float:
     """What 95 in 100 stay within, rounded up: they must."""
-    return ceil(errors[ceil(0.95 * len(errors)) - 1] * 10**digits) / 10**digits
+    unit = 10.0**-digits
+    return ceil(errors[ceil(0.95 * len(errors)) - 1] / unit) * unit
 
 
 def test_memory_of_the_measured_steps(table: dict[str, Any]) -> None:

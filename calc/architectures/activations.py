@@ -56,7 +56,7 @@ def bloom_gelu(x: Tensor) -> Tensor:
     """BLOOM's own gradient function: ``gelu_fast`` whose input alone is kept (models/bloom, GeLUFunction)."""
     tape = x.tape
     out = gelu_fast(x.data)
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     kept = x.data
 

@@ -213,7 +213,7 @@ def _overwrite_spans(x: Tensor, value: Parameter) -> Tensor:
     tape = x.tape
     operand = tape.parameter(value)
     tape.kernel([x], [x])
-    if tape.recording and (x.requires_grad or operand.requires_grad):
+    if x.requires_grad or operand.requires_grad:
         tape.saves()
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:

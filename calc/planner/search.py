@@ -16,6 +16,7 @@ import numpy as np
 
 from calc.accumulation import divisors
 from calc.errors import ScenarioError
+from calc.goal import SECONDS_PER_HOUR
 from calc.scaling.layout import Layout, Offload, Strategy
 from calc.scaling.memory import Division, ModelShape, division, pipeline_activation_share
 from calc.scaling.offload import offloads
@@ -302,7 +303,7 @@ class Candidates:
     def run_dollars(self) -> Array:
         """Price of the run on the GPUs in use."""
         gpus = np.array([layout.gpus for layout in self.layouts])[None, :, None]
-        dollars: Array = self.run_seconds() * gpus * (self.machine.dollars_per_gpu_hour / 3600)
+        dollars: Array = self.run_seconds() * gpus * (self.machine.dollars_per_gpu_hour / SECONDS_PER_HOUR)
         return dollars
 
     def measured(self, objective: Objective) -> Array:
@@ -349,7 +350,7 @@ class Candidates:
             memory_bytes=memory,
             headroom_bytes=self.machine.limit_bytes - memory,
             update_seconds=seconds,
-            dollars_per_update=seconds * layout.gpus * self.machine.dollars_per_gpu_hour / 3600,
+            dollars_per_update=seconds * layout.gpus * self.machine.dollars_per_gpu_hour / SECONDS_PER_HOUR,
             updates=float(self.updates[batch_index]),
         )
 

@@ -444,8 +444,11 @@ class Tape:
     def saves(self) -> None:
         """To be called where autograd packs a saved tensor, before the node that keeps it is recorded.
 
-        torch.utils.checkpoint (non-reentrant, early stop) does not recompute what follows the last saved tensor.
+        torch.utils.checkpoint (non-reentrant, early stop) does not recompute what follows the last saved tensor. Where
+        nothing is recorded nothing is packed.
         """
+        if not self.recording:
+            return
         self._packs += 1
         self._last_pack = len(self._nodes)
         if self._packs == self._pack_limit:

@@ -9,7 +9,7 @@ from calc import collectives
 from calc.catalog import published
 from calc.scaling.layout import Layout, Strategy
 from calc.scaling.offload import host_bytes_per_second
-from calc.scaling.step_time import Workload, bubble_share, step_parts
+from calc.scaling.step_time import Workload, bubble_share, forward_share, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ class _Run:
 def _update_seconds(inputs: Mapping[str, Any], run: _Run, pass_seconds: float) -> float:
     parameters = inputs["parameters"]
     recomputes = inputs.get("recomputes", False)
-    forward = pass_seconds / (4 if recomputes else 3)
+    forward = pass_seconds * forward_share(recomputes=recomputes)
     gathered = inputs.get("gathered_bytes_each", inputs["gradient_bytes_each"])
     work = Workload(
         forward_seconds=forward,

@@ -21,6 +21,14 @@ DDP_BUCKET_BYTES = 25 * 2**20  # torch's DistributedDataParallel, bucket_cap_mb
 UNMODELLED_LOW, UNMODELLED_HIGH = 0.02, 0.15
 
 
+def forward_share(*, recomputes: bool) -> float:
+    """Forward's share of a pass's operations: a third, a quarter where backward runs it again.
+
+    Sources: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Korthikanti et al. 2022, arXiv:2205.05198, section 5.
+    """
+    return 1 / 4 if recomputes else 1 / 3
+
+
 def bubble_share(stages: int, micro_batches: int) -> float:
     """Idle time of a pipeline as a share of its working time: ``(p - 1) / m``.
 

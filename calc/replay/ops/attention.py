@@ -60,7 +60,7 @@ def flash_attention(
     (aten/src/ATen/native/transformers/cuda/attention_backward.cu, _flash_attention_backward).
     """
     tape = q.tape
-    if tape.recording and q.requires_grad:
+    if q.requires_grad:
         tape.saves()
     out = tape.recall()
     kept_out = out is not None
@@ -108,7 +108,7 @@ def efficient_attention(
     (aten/src/ATen/native/transformers/cuda/attention_backward.cu).
     """
     tape = q.tape
-    if tape.recording and q.requires_grad:
+    if q.requires_grad:
         tape.saves()
     out = tape.empty((heads.queries, heads.query * heads.value_width), q.dtype, batched=True)
     log_sum = tape.empty((heads.query, -(-heads.queries // 32) * 32), Dtype.FP32, batched=True)

@@ -41,7 +41,7 @@ def copy(x: Tensor) -> Tensor:
 def record_elementwise(out: Tensor, x: Tensor, *kept: Tensor) -> Tensor:
     """Record ``out`` as element for element of ``x``: its gradient a new tensor from the incoming one and ``kept``."""
     tape = x.tape
-    if kept and tape.recording and x.requires_grad:
+    if kept and x.requires_grad:
         tape.saves()
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -115,7 +115,7 @@ def mul(a: Tensor, b: Tensor) -> Tensor:
     shape = _broadcast(a, b)
     kept_a = a.data if b.requires_grad else None
     kept_b = b.data if a.requires_grad else None
-    if tape.recording and (kept_a or kept_b):
+    if kept_a or kept_b:
         tape.saves()
     out = tape.empty(shape.shape, promoted(a, b), batched=shape.batched)
     tape.kernel([a, b], [out])
@@ -140,11 +140,11 @@ def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: D
     and drops beside its result.
     """
     tape = x.tape
-    if tape.recording and x.requires_grad and keeps == "input":
+    if x.requires_grad and keeps == "input":
         tape.saves()
     out = tape.like(x, dtype)
     tape.kernel([x], [out])
-    if tape.recording and x.requires_grad and keeps == "output":
+    if x.requires_grad and keeps == "output":
         tape.saves()
     kept = {"input": x, "output": out, "nothing": None}[keeps]
     kept = kept.data if kept is not None else None
@@ -161,7 +161,7 @@ def pointwise(x: Tensor, *, keeps: str = "input", temporaries: int = 0, dtype: D
 def clamp(x: Tensor, *, bounds: int) -> Tensor:
     """``x.clamp(...)`` by one or two bounds: keeps x; backward compares it with each bound."""
     tape = x.tape
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.like(x)
     tape.kernel([x], [out])
@@ -182,7 +182,7 @@ def power(x: Tensor) -> Tensor:
     tape = x.tape
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.like(x)
     tape.kernel([x], [out])
@@ -207,7 +207,7 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
     shape = _broadcast(a, b)
     kept_a = a.data if b.requires_grad else None
     kept_b = b.data
-    if tape.recording and (a.requires_grad or b.requires_grad):
+    if a.requires_grad or b.requires_grad:
         tape.saves()
     out = tape.empty(shape.shape, promoted(a, b), batched=shape.batched)
     tape.kernel([a, b], [out])

@@ -44,7 +44,7 @@ def convolution(
     b = tape.cast_parameter(bias, low) if bias is not None else None
     input_trains, weight_trains = x.requires_grad, w.requires_grad
     kept_x, kept_w = x.data, w.data
-    if tape.recording and (input_trains or weight_trains):
+    if input_trains or weight_trains:
         tape.saves()
     out = tape.empty(out_shape, low, batched=x.batched)
     rows = prod(out_shape[1:])
@@ -97,7 +97,7 @@ def max_pool(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     """``nn.MaxPool2d``: keeps input and the indices of the maxima (8 bytes an output)."""
     something_of(out_shape)
     tape = x.tape
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     indices = tape.empty(out_shape, Dtype.INT64, batched=x.batched)
@@ -136,7 +136,7 @@ def average_pool(x: Tensor, out_shape: tuple[int, ...], *, keeps_input: bool = T
     """``nn.AvgPool2d`` and adaptive average pooling: autograd keeps the input (a mean over all positions does not)."""
     something_of(out_shape)
     tape = x.tape
-    if keeps_input and tape.recording and x.requires_grad:
+    if keeps_input and x.requires_grad:
         tape.saves()
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])

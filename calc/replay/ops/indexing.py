@@ -32,7 +32,7 @@ def embedding(
 def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     """``x[index]``: rows in another order or number; keeps the index. Backward writes into a copy of zeros."""
     tape = x.tape
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.empty(shape, x.dtype, batched=x.batched)
     tape.kernel([out, index], [out])
@@ -54,7 +54,7 @@ def top_k(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     values = tape.empty(shape, x.dtype, batched=x.batched)
     index = tape.empty(shape, Dtype.INT64, batched=x.batched)
     tape.kernel([x], [values, index])
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     full, batched = x.shape, x.batched
 
@@ -71,7 +71,7 @@ def top_k(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 def gather(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     """``torch.gather``: keeps x and the index; backward scatters into zeros of x's size."""
     tape = x.tape
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.empty(shape, x.dtype, batched=x.batched)
     tape.kernel([out, index], [out])

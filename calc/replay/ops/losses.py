@@ -16,7 +16,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
     tape = logits.tape
     out = tape.like(logits)
     tape.kernel([logits], [out])
-    if tape.recording and logits.requires_grad:
+    if logits.requires_grad:
         tape.saves()
     kept = out.data
 
@@ -40,7 +40,7 @@ def cross_entropy(logits: Tensor) -> Tensor:
         out = cast(out, Dtype.FP32)
     total = tape.empty((1,), Dtype.FP32, batched=False)
     loss = tape.empty((1,), Dtype.FP32, batched=False)
-    if tape.recording and logits.requires_grad:
+    if logits.requires_grad:
         tape.saves()
     negative_log = (out.data, total)
 

@@ -17,7 +17,7 @@ def layer_norm(x: Tensor, weight: Parameter | Tensor | None, bias: Parameter | T
     if tape.autocast is not None:
         x = cast(x, Dtype.FP32)
     operands = [p if isinstance(p, Tensor) else tape.parameter(p) for p in (weight, bias) if p is not None]
-    if tape.recording and (x.requires_grad or any(o.requires_grad for o in operands)):
+    if x.requires_grad or any(o.requires_grad for o in operands):
         tape.saves()
     out = tape.like(x)
     mean = tape.empty((groups,), Dtype.FP32, batched=x.batched)
@@ -59,7 +59,7 @@ def rms_norm_fused(x: Tensor, weight: Parameter | None, groups: int) -> Tensor:
 def weight_norm(tape: Tape, direction: Parameter, length: Parameter) -> Tensor:
     """``torch._weight_norm``: a weight of a direction and a length (fused kernel): keeps both and the norms."""
     v, g = tape.parameter(direction), tape.parameter(length)
-    if tape.recording and (v.requires_grad or g.requires_grad):
+    if v.requires_grad or g.requires_grad:
         tape.saves()
     out = tape.empty(direction.shape, direction.dtype, batched=False)
     norms = tape.empty(length.shape, Dtype.FP32, batched=False)

@@ -84,7 +84,7 @@ def product(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     rows = x.numel // inner
     kept_x = x.data if w.requires_grad else None
     kept_w = w.data if x.requires_grad else None
-    if tape.recording and (kept_x is not None or kept_w is not None):
+    if kept_x is not None or kept_w is not None:
         tape.saves()
     out = tape.recall()
     if out is None:
@@ -157,7 +157,7 @@ def matmul(a: Tensor, b: Tensor, shape: tuple[int, ...], inner: int) -> Tensor:
         a, b = cast(a, tape.autocast.dtype), cast(b, tape.autocast.dtype)
     kept_a = a.data if b.requires_grad else None
     kept_b = b.data if a.requires_grad else None
-    if tape.recording and (kept_a is not None or kept_b is not None):
+    if kept_a is not None or kept_b is not None:
         tape.saves()
     out = tape.empty(shape, a.dtype, batched=a.batched or b.batched)
     columns = shape[-1]
@@ -190,7 +190,7 @@ def grouped_product(x: Tensor, w: Tensor, columns: int) -> Tensor:
     x = cast(x, w.dtype)
     kept_x = x.data if w.requires_grad else None
     kept_w = w.data if x.requires_grad else None
-    if tape.recording and (kept_x is not None or kept_w is not None):
+    if kept_x is not None or kept_w is not None:
         tape.saves()
     rows, inner = x.shape
     out = tape.empty((rows, columns), x.dtype, batched=x.batched)
@@ -218,8 +218,7 @@ def add_product(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """``w + b @ a`` for every expert (baddbmm) where w is frozen: keeps a and b."""
     tape = w.tape
     kept_a, kept_b = a.data, b.data
-    if tape.recording:
-        tape.saves()
+    tape.saves()
     out = tape.like(w)
     tape.kernel([w], [out])
 

@@ -15,7 +15,7 @@ def vector_norm(x: Tensor, groups: int) -> Tensor:
     """``linalg.vector_norm``, one value for each of ``groups``: keeps input and result; fp32 under autocast."""
     tape = x.tape
     dtype = x.dtype if tape.autocast is None else Dtype.FP32
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     out = tape.empty((groups,), dtype, batched=x.batched)
     tape.kernel([x], [out])
@@ -75,7 +75,7 @@ def softmax(x: Tensor, dtype: Dtype | None = None, *, safe: bool = False) -> Ten
         tape.kernel([unsafe], [out])
         del unsafe, masked
     del given
-    if tape.recording and x.requires_grad:
+    if x.requires_grad:
         tape.saves()
     kept = out.data
 
