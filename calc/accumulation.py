@@ -130,16 +130,16 @@ def way_of(plan: Mapping[str, Any]) -> Mapping[str, Any]:
     plan : Mapping
         As :func:`plan` gives it.
     """
-    if plan["exact"]:
-        return dict(plan["exact"])
-    wanted: int = plan["global_batch"]
-    by_distance = sorted(
-        plan["nearest"], key=lambda way: (abs(way["global_batch"] - wanted), -int(way["global_batch"]))
-    )
-    closest = by_distance[0]
-    as_good = [way for way in by_distance if abs(way["global_batch"] - wanted) <= AS_GOOD_SHARE * wanted]
+    ways: list[Mapping[str, Any]] = [plan["exact"]] if plan["exact"] else plan["nearest"][::-1]
+
+    def off(way: Mapping[str, Any]) -> float:
+        wanted: float = plan["global_batch"]
+        return abs(float(way["global_batch"]) - wanted) / wanted
+
+    closest = min(ways, key=off)
+    as_good = [way for way in ways if off(way) <= AS_GOOD_SHARE]
     fewest = min(as_good, key=lambda way: way["accumulation_steps"], default=closest)
-    return dict(fewest if closest["accumulation_steps"] > 2 * fewest["accumulation_steps"] else closest)
+    return fewest if closest["accumulation_steps"] > 2 * fewest["accumulation_steps"] else closest
 
 
 def plan(largest_micro_batch: int, global_batch: int, data_parallel: int = 1) -> dict[str, Any]:

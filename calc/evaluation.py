@@ -85,7 +85,7 @@ def evaluate_parsed(scenario: Scenario) -> dict[str, Any]:
             "components": [c.as_dict() for c in breakdown.components],
         },
         # Below the largest there can be some that the allocator's order keeps out.
-        "fits": micro_batch <= limits.expected and not memory.missing_bytes(micro_batch, limit),
+        "fits": micro_batch <= limits.expected and allocation.reserved_bytes <= limit,
         "max_micro_batch": limits.expected,
         "max_micro_batch_safe": limits.safe,
         "max_micro_batch_optimistic": limits.optimistic,

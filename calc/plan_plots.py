@@ -14,7 +14,7 @@ from calc.convergence import tradeoff
 from calc.evaluation import evaluate
 from calc.goal import SECONDS_PER_HOUR
 from calc.planner.search import TIE_SHARES
-from calc.plots import GIB, PARTS, THEME, Kind, Words
+from calc.plots import GIB, PARTS, THEME, Kind, Words, plain
 from calc.scenario import Objective
 from calc.wording import counted
 
@@ -46,11 +46,6 @@ def _short(value: float, _position: object = None) -> str:
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
-
-
-def _plain(value: float) -> str:
-    """Write a number to three digits, from a hundred on to its units."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _span(low: float, high: float) -> str:
@@ -314,7 +309,7 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     rows = [
         (
             f"{taken:.4g}",
-            _plain(other),
+            plain(other),
             plan["layout"]["data"] * plan["layout"]["tensor"] * plan["layout"]["pipeline"] * plan["layout"]["context"],
             STRATEGY_LABELS[plan["layout"]["strategy"]],
             plan["micro_batch"],
@@ -326,12 +321,12 @@ def draw_front(axes: Axes, answer: Mapping[str, Any], against: str) -> Words:
     time_said = time_label[:1].lower() + time_label[1:]
     if len(front) > 1:
         text = (
-            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {_plain(min(times))} to "
-            f"{_plain(max(times))} {time_said}; {label} from {_plain(min(others))} to {_plain(max(others))}."
+            f"{len(front)} of the plans that nothing beats: whatever {said} takes longer. From {plain(min(times))} to "
+            f"{plain(max(times))} {time_said}; {label} from {plain(min(others))} to {plain(max(others))}."
         )
     elif front:
         text = (
-            f"No plan is faster than one, and none {said}: {_plain(times[0])} {time_said}; {_plain(others[0])} {label}."
+            f"No plan is faster than one, and none {said}: {plain(times[0])} {time_said}; {plain(others[0])} {label}."
         )
         if best and best[time_key] / time_scale != times[0]:
             margin = TIE_SHARES[Objective(answer["objective"])]

@@ -189,9 +189,9 @@ def draw_parts(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -
     )
 
 
-def _rate(value: float) -> str:
-    """Write samples a second to three digits, from a thousand on to their units."""
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+def plain(value: float) -> str:
+    """Write a number to three digits, from a hundred on to its units."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, Any]) -> Words:
@@ -206,11 +206,11 @@ def draw_throughput(axes: Axes, result: Mapping[str, Any], data: Mapping[str, An
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     return Words(
         title="Throughput of one GPU against micro-batch" if several else "Throughput against micro-batch",
         text=(
-            f"From {_rate(rates[0])} samples a second at micro-batch {sizes[0]:,} to {_rate(rates[-1])} at "
+            f"From {plain(rates[0])} samples a second at micro-batch {sizes[0]:,} to {plain(rates[-1])} at "
             f"{sizes[-1]:,}: "
             "a small batch leaves the card idle between kernels, and few samples share its update."
         ),

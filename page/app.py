@@ -219,8 +219,12 @@ class Page:
             if needs:
                 # Its place is there before it is drawn.
                 place.hidden = needs not in self.brief["parts"]
-        by_id("ask-planner").disabled = self.searching or not (self.figures_loaded and self.can_plan())
+        self.offer_search()
         self.show_on_demand(PLANNER, shown=self.planned)
+
+    def offer_search(self) -> None:
+        """Let the planner be asked where it can answer and is not at it."""
+        by_id("ask-planner").disabled = self.searching or not (self.figures_loaded and self.can_plan())
 
     def can_plan(self) -> bool:
         """Whether there is something to plan for: a global batch, or the length of a run."""
@@ -548,7 +552,7 @@ class Page:
     async def search(self) -> None:
         """Have the planner search for the best plan of the scenario that is shown, and draw what it found."""
         self.searching = True
-        by_id("ask-planner").disabled = True
+        self.offer_search()
         by_id("planner-said").textContent = "Searching \u2026"
         said = ""
         try:
@@ -565,7 +569,7 @@ class Page:
         finally:
             self.searching = False
             by_id("planner-said").textContent = said
-            self.show_sections()
+            self.offer_search()
         if said:
             return
         self.planned = True

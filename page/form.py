@@ -350,6 +350,8 @@ class Form:
 
     def _box(self, key: str) -> Any:
         """The element that a field's message is about."""
+        if key == "config":
+            return self.config
         return self.inputs[key] if key in self.inputs else document.querySelector(f'[data-field="{key}"]')
 
     def say(self, key: str, message: str, *, wrong: bool = False) -> None:
@@ -357,7 +359,7 @@ class Form:
         line = document.getElementById(f"{key}-message")
         if line is None:
             return
-        box = self.config if key == "config" else self._box(key)
+        box = self._box(key)
         if wrong:
             self.wrong[key] = message
             box.setAttribute("aria-invalid", "true")
@@ -376,7 +378,7 @@ class Form:
     def typed_wrong(self) -> bool:
         """Whether a field that is shown holds what cannot be asked of the calculation."""
         return any(
-            key not in self.refused and not (self.config if key == "config" else self.inputs[key]).closest("[hidden]")
+            key not in self.refused and not self._box(key).closest("[hidden]")
             for key in self.wrong
             if key in self.inputs or key == "config"
         )
@@ -403,7 +405,7 @@ class Form:
     def accepted(self) -> None:
         """Take away the calculation's errors, since it has answered, and those of fields that are no longer shown."""
         for key in list(self.wrong):
-            box = self.config if key == "config" else self._box(key)
+            box = self._box(key)
             if key in self.refused or box.closest("[hidden]"):
                 self.say(key, "")
 

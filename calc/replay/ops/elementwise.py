@@ -52,6 +52,19 @@ def record_elementwise(out: Tensor, x: Tensor, *kept: Tensor) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def record_resized(out: Tensor, x: Tensor, *kept: Tensor) -> Tensor:
+    """Record ``out`` as ``x`` in another size: its gradient, of x's, is made of the incoming one and ``kept``."""
+    tape = x.tape
+    shape, dtype, batched = x.shape, x.dtype, x.batched
+
+    def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        result = tape.empty(shape, dtype, batched=batched)
+        tape.kernel([grad, *kept], [result])
+        return [result]
+
+    return tape.record(out, [x], backward)
+
+
 def add(a: Tensor, b: Tensor) -> Tensor:
     """``a + b``: keeps nothing; the gradient goes to both as it is."""
     tape = a.tape

@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from calc.replay.ops.elementwise import cast
+from calc.replay.ops.elementwise import cast, record_resized
 from calc.replay.tape import Dtype, Parameter, Tensor, something_of
 from calc.replay.workspaces import (
     ConvolutionSizes,
@@ -122,14 +122,7 @@ def refit(x: Tensor, out_shape: tuple[int, ...]) -> Tensor:
     tape = x.tape
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])
-    shape, dtype, batched = x.shape, x.dtype, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.empty(shape, dtype, batched=batched)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return record_resized(out, x)
 
 
 def average_pool(x: Tensor, out_shape: tuple[int, ...], *, keeps_input: bool = True) -> Tensor:
@@ -140,12 +133,4 @@ def average_pool(x: Tensor, out_shape: tuple[int, ...], *, keeps_input: bool = T
         tape.saves()
     out = tape.empty(out_shape, x.dtype, batched=x.batched)
     tape.kernel([x], [out])
-    shape, dtype, batched = x.shape, x.dtype, x.batched
-    kept = x.data if keeps_input else None
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.empty(shape, dtype, batched=batched)
-        tape.kernel([grad, *([kept] if kept is not None else [])], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return record_resized(out, x, *([x.data] if keeps_input else []))

@@ -29,13 +29,9 @@ def embedding(
     return tape.record(out, [operand], backward)
 
 
-def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``x[index]``: rows in another order or number; keeps the index. Backward writes into a copy of zeros."""
+def _record_picked(out: Tensor, x: Tensor, index: Tensor) -> Tensor:
+    """Record ``out`` as elements of ``x`` by an index: backward writes into a copy of zeros."""
     tape = x.tape
-    if x.requires_grad:
-        tape.saves()
-    out = tape.empty(shape, x.dtype, batched=x.batched)
-    tape.kernel([out, index], [out])
     full, batched = x.shape, x.batched
 
     def backward(grad: Tensor) -> Sequence[Tensor | None]:
@@ -48,6 +44,16 @@ def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     return tape.record(out, [x], backward)
 
 
+def take(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``x[index]``: rows in another order or number; keeps the index. Backward writes into a copy of zeros."""
+    tape = x.tape
+    if x.requires_grad:
+        tape.saves()
+    out = tape.empty(shape, x.dtype, batched=x.batched)
+    tape.kernel([out, index], [out])
+    return _record_picked(out, x, index)
+
+
 def top_k(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """``topk``: values and their indices, which are kept; backward writes into a copy of zeros."""
     tape = x.tape
@@ -56,16 +62,7 @@ def top_k(x: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     tape.kernel([x], [values, index])
     if x.requires_grad:
         tape.saves()
-    full, batched = x.shape, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        zeros = tape.empty(full, grad.dtype, batched=batched)
-        tape.kernel([], [zeros])
-        result = tape.like(zeros)
-        tape.kernel([grad, index, zeros], [result])
-        return [result]
-
-    return tape.record(values, [x], backward), index
+    return _record_picked(values, x, index), index
 
 
 def gather(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.replay.ops.elementwise import cast
+from calc.replay.ops.elementwise import cast, record_resized
 from calc.replay.tape import Dtype, Tensor
 
 if TYPE_CHECKING:
@@ -36,14 +36,7 @@ def mean_last(x: Tensor, groups: int) -> Tensor:
     tape = x.tape
     out = tape.empty((groups,), x.dtype, batched=x.batched)
     tape.kernel([x], [out])
-    shape, kind, batched = x.shape, x.dtype, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.empty(shape, kind, batched=batched)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return record_resized(out, x)
 
 
 def reduce_sum(x: Tensor, shape: tuple[int, ...]) -> Tensor:

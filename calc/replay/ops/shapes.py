@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calc.replay.ops.elementwise import promoted, record_elementwise
+from calc.replay.ops.elementwise import promoted, record_elementwise, record_resized
 from calc.replay.tape import Tensor
 
 if TYPE_CHECKING:
@@ -75,15 +75,7 @@ def split(x: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
 
 def narrow(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A slice or selected row: a view; its gradient is a whole tensor of zeros with the part put in."""
-    tape = x.tape
-    full, dtype, batched = x.shape, x.dtype, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        whole = tape.empty(full, dtype, batched=batched)
-        tape.kernel([grad], [whole])
-        return [whole]
-
-    return tape.record(Tensor(x.storage, shape, x.dtype, x.batched), [x], backward)
+    return record_resized(Tensor(x.storage, shape, x.dtype, x.batched), x)
 
 
 def expand_batch(x: Tensor) -> Tensor:
@@ -99,27 +91,12 @@ def repeat(x: Tensor, times: int) -> Tensor:
     tape = x.tape
     out = tape.empty((times, *x.shape), x.dtype, batched=x.batched)
     tape.kernel([x], [out])
-    shape, dtype, batched = x.shape, x.dtype, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.empty(shape, dtype, batched=batched)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(out, [x], backward)
+    return record_resized(out, x)
 
 
 def expand(x: Tensor, times: int) -> Tensor:
     """``expand``: a view ``times`` as large; backward sums its gradient."""
-    tape = x.tape
-    shape, dtype, batched = x.shape, x.dtype, x.batched
-
-    def backward(grad: Tensor) -> Sequence[Tensor | None]:
-        result = tape.empty(shape, dtype, batched=batched)
-        tape.kernel([grad], [result])
-        return [result]
-
-    return tape.record(Tensor(x.storage, (times, *shape), x.dtype, x.batched), [x], backward)
+    return record_resized(Tensor(x.storage, (times, *x.shape), x.dtype, x.batched), x)
 
 
 def filled_keys(plain: Tensor, shared: Tensor) -> Tensor:
